@@ -11,7 +11,7 @@ import scanned
 from audited import COPIES, SMALL, TOP, plain_ranks, plain_ranks_of_all, save_run, stuffed_numbers
 from stickytoken import load_encoder, open_run
 from stickytoken.audits import audit, wording
-from stickytoken.audits._measuring import find_lost, find_undecided, judge_here
+from stickytoken.audits._measuring import compute_lost_shares, judge_here, mark_undecided
 from stickytoken.audits._stuffing import estimate_found
 from stickytoken.intervals import Intervals
 from stickytoken.methods.profile.verdict import RuleInputs
@@ -144,7 +144,7 @@ def test_an_erased_share_counts_only_where_the_token_hides_documents():
     )
 
     def sticky_tokens(found, is_ordinary):
-        judged = judge_here(measures, find_lost(found, np.array(is_ordinary)), ProfileSettings())
+        judged = judge_here(measures, compute_lost_shares(found, np.array(is_ordinary)), ProfileSettings())
         return [verdict == "sticky" for verdict in judged.verdicts]
 
     # Ordinary copies let 85% of the queries find their documents.
@@ -177,8 +177,8 @@ def test_a_token_that_may_hide_or_push_is_undecided(erased_low, confirmed, found
     )
     shares = Intervals(np.array([found, 0.8]), np.array([0.3, 0.6]), np.array([found_high, 0.95]))
     is_ordinary = np.array([False, True])
-    lost = find_lost(shares, is_ordinary)
-    assert find_undecided(measures, lost, ProfileSettings()).tolist() == [expected, False]
+    lost = compute_lost_shares(shares, is_ordinary)
+    assert mark_undecided(measures, lost, ProfileSettings()).tolist() == [expected, False]
 
 
 @pytest.mark.parametrize(
@@ -203,13 +203,13 @@ def test_a_token_that_hides_these_documents_is_sticky_whatever_the_run_says(
     )
     shares = Intervals(np.array([found, 0.8]), np.array([0.0, 0.6]), np.array([found_high, 0.95]))
     is_ordinary = np.array([False, True])
-    lost = find_lost(shares, is_ordinary)
+    lost = compute_lost_shares(shares, is_ordinary)
     judged = judge_here(measures, lost, ProfileSettings())
     assert (judged.verdicts[0], judged.severities[0]) == (verdict, severity)
     assert judged.verdicts[1] == "benign"
     reason = judged.reasons[0]
     assert reason is None if verdict == "benign" else f"{1 - found / 0.8:.0%}" in reason
-    is_undecided = find_undecided(measures, lost, ProfileSettings())
+    is_undecided = mark_undecided(measures, lost, ProfileSettings())
     assert is_undecided[0] == (found == 0.4)
 
 

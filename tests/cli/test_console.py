@@ -19,7 +19,7 @@ from hostile import HOSTILE, assert_harmless
 from naming import naming
 from stickytoken import open_run
 from stickytoken.cli import console
-from stickytoken.cli.console import Verbosity, late_progress, progress_bar, verbosity
+from stickytoken.cli.console import Verbosity, late_progress, progress_bar, setting_verbosity
 from stickytoken.cli.main import prepare_stream
 from stickytoken.errors import StickyTokenWarning
 from stickytoken.measurement.engine import Progress
@@ -175,7 +175,7 @@ TOLD += ["note: a guess", "FutureWarning: old"]
     ("level", "printed"), [(Verbosity.QUIET, []), (Verbosity.NORMAL, TOLD[::3]), (Verbosity.VERBOSE, TOLD)]
 )
 def test_log_records_and_warnings_are_lines(capsys, clock, level, printed):
-    with warnings.catch_warnings(), verbosity(level), progress_bar(interval=0) as progress:
+    with warnings.catch_warnings(), setting_verbosity(level), progress_bar(interval=0) as progress:
         console.show_warnings_as_notes()
         logging.getLogger("stickytoken.encoders").warning("memory is %s", "short")
         logging.getLogger("stickytoken.encoders").info("3 layers")

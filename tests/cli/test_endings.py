@@ -213,8 +213,8 @@ def test_a_command_that_failed_on_its_input_blocks_nothing(bert_folder, sentence
 EXIT = """
 import atexit, gc
 atexit.register(lambda: print(gc.get_freeze_count()))  # runs last
-from stickytoken.cli._options import collector_paused
-with collector_paused():
+from stickytoken.cli._options import garbage_collector_paused
+with garbage_collector_paused():
     import numpy
 print(gc.get_freeze_count() > 0, gc.isenabled())
 """

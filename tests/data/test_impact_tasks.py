@@ -289,6 +289,15 @@ def test_a_beir_folder_that_is_wrong_is_refused(tmp_path, file, change, values):
         load_task(folder)
 
 
+@pytest.mark.parametrize("content", ["", "\ufeff", "\u2003\n"], ids=["nothing", "byte order mark", "spaces"])
+def test_empty_judgements_are_refused(tmp_path, content):
+    folder = files.beir(tmp_path / "beir")
+    path = folder / "qrels" / "test.tsv"
+    path.write_text(content, "utf-8")
+    with pytest.raises(InputError, match=naming(path, "is empty")):
+        load_task(folder)
+
+
 def test_queries_without_relevant_documents_are_left_out_and_counted(tmp_path):
     folder = files.beir(tmp_path / "beir")
     edit(folder / "queries.jsonl", lambda rows: [*rows, {"_id": "lonely", "text": "a bird"}])

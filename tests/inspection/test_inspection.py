@@ -17,7 +17,7 @@ from naming import naming
 from stickytoken import load_encoder
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.inspection import inspector_of
-from stickytoken.inspection.attention import plain_attention
+from stickytoken.inspection.attention import using_plain_attention
 from stickytoken.inspection.integrated_jacobians import JacobianIntegrator, gauss_rule, panel_rule
 from stickytoken.language_models.prompts import Prompt
 
@@ -102,7 +102,7 @@ def test_each_part_of_a_model_gets_its_own_attention_back():
     model = transformers.CLIPModel(transformers.CLIPConfig(text_config=small, vision_config=small))
     model.set_attn_implementation({"": "sdpa", "text_config": "eager", "vision_config": "sdpa"})
     configs = model.config, model.config.text_config, model.config.vision_config
-    with plain_attention(model):
+    with using_plain_attention(model):
         assert [config._attn_implementation for config in configs] == ["eager"] * 3
     assert [config._attn_implementation for config in configs] == ["sdpa", "eager", "sdpa"]
 

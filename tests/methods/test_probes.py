@@ -38,7 +38,7 @@ def test_gaps_of_a_token_stay_inside_the_sentence_of_their_step(seed, token, wor
 
 
 def test_gaps_of_tokens_reach_every_place_about_equally_often():
-    source = PathsByToken(seed=0, words=(3, 3), copies=2)
+    source = PathsByToken(seed=0, word_counts=(3, 3), copies=2)
     paths = [source.of(Token(token_id, "x")) for token_id in range(4000)]
     for carrier in (0, 1):
         for step, gaps in ((0, 4), (1, 5)):

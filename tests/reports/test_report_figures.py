@@ -153,7 +153,7 @@ def test_curves_show_both_sides_and_the_range_of_the_controls():
 
 
 def test_panels_stand_below_each_other_without_touching():
-    changes = stacked(symptom_curves(CURVES, CONTROLS, 0.25).plot, 2, 800)
+    changes = stacked(symptom_curves(CURVES, CONTROLS, 0.25).plot, panels=2, height=800)
     low, high, bottom, top = (*changes["yaxis2.domain"], *changes["yaxis.domain"])
     assert 0 == low < high < bottom < top == 1
     assert changes["xaxis.domain"] == changes["xaxis2.domain"] == [0, 1]

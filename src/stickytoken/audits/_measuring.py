@@ -98,7 +98,7 @@ def measure(job: AuditJob, candidates: Candidates, held: resume.Resumed[AuditRec
 
 
 # Columns that a token has in a run of profile, and keeps in an audit.
-_OF_RUN = ("erased", "erased_low", "erased_high", "vector_deviation", "confirmed")
+_COLUMNS_OF_RUN = ("erased", "erased_low", "erased_high", "vector_deviation", "confirmed")
 
 
 def _make_token_rows(
@@ -110,9 +110,9 @@ def _make_token_rows(
 ) -> list[dict[str, Any]]:
     """Return the rows of tokens.parquet, worst first.
 
-    The push is measured in these documents. The erased share and the vector deviation are those of the run;
-    they are missing for a token that the run does not have. ``undecided`` says that a benign token may push
-    or hide these documents: more of them could make it sticky.
+    The push is measured in these documents. The columns in `_COLUMNS_OF_RUN`, such as the erased share, come
+    from the run; they are null for a token that the run does not have. ``undecided`` says that a benign token
+    may push or hide these documents, although the intervals of its measures don't show it.
 
     Args:
         job: provides the run, and the rule that judges tokens.
@@ -124,9 +124,9 @@ def _make_token_rows(
     of_run = _join_run([token.id for token in stuffed.tokens], job.run.tokens)
     is_ordinary = np.array([groups[token.id] == results.ORDINARY for token in stuffed.tokens], dtype=np.bool_)
     measures = _collect_rule_inputs(of_run, stuffed)
-    lost = find_lost(stuffed.found, is_ordinary)
-    is_undecided = find_undecided(measures, lost, job.rule)
-    judged = judge_here(measures, lost, job.rule)
+    lost_shares = compute_lost_shares(stuffed.found, is_ordinary)
+    is_undecided = mark_undecided(measures, lost_shares, job.rule)
+    judged = judge_here(measures, lost_shares, job.rule)
     ordinary_push = float(np.median(stuffed.push.value[is_ordinary])) if is_ordinary.any() else 0.0
     pushes = stuffed.push.of_each()
     unknown = Interval(None, None, None)
@@ -147,7 +147,7 @@ def _make_token_rows(
             **push.as_columns("push"),
             "times_ordinary": push.value / ordinary_push if ordinary_push else None,
             **found_shares[index].as_columns("found"),
-            **of_run.select(_OF_RUN).row(index, named=True),
+            **of_run.select(_COLUMNS_OF_RUN).row(index, named=True),
             "verdict": verdict,
             "severity": judged.severities[index],
             "reason": judged.reasons[index],
@@ -158,10 +158,10 @@ def _make_token_rows(
 
 
 def _join_run(ids: Sequence[int], run_tokens: pl.DataFrame) -> pl.DataFrame:
-    """Return the columns `_OF_RUN` of tokens; null where the run lacks the token or the column."""
+    """Return the columns `_COLUMNS_OF_RUN` of tokens; null where the run lacks the token or the column."""
     types = results.TABLES["tokens.parquet"]
-    known = [name for name in _OF_RUN if name in run_tokens.columns]
-    nulls = [pl.lit(None, types[name]).alias(name) for name in _OF_RUN if name not in known]
+    known = [name for name in _COLUMNS_OF_RUN if name in run_tokens.columns]
+    nulls = [pl.lit(None, types[name]).alias(name) for name in _COLUMNS_OF_RUN if name not in known]
     return (
         pl.DataFrame({"token_id": np.array(ids, dtype=np.int64)})
         .join(run_tokens.select("token_id", *known), on="token_id", how="left", maintain_order="left")
@@ -182,7 +182,7 @@ def _collect_rule_inputs(of_run: pl.DataFrame, stuffed: Stuffed) -> RuleInputs:
     )
 
 
-def find_lost(found: Intervals | None, is_ordinary: NDArray[np.bool_]) -> Intervals | None:
+def compute_lost_shares(found: Intervals | None, is_ordinary: NDArray[np.bool_]) -> Intervals | None:
     """Return how far each token hides documents: the share of the queries that its copies keep from them.
 
     It is a share of those that find their documents with copies of an ordinary token, so that it can be
@@ -218,7 +218,7 @@ def judge_here(measures: RuleInputs, lost: Intervals | None, rule: ProfileSettin
 
     Args:
         measures: the measures of T tokens. ``confirmed`` says which erased shares the run measured closely.
-        lost: what `find_lost` returns. Without it, nothing contradicts the run.
+        lost: what `compute_lost_shares` returns. Without it, nothing contradicts the run.
         rule: provides the thresholds.
     """
     if lost is None:
@@ -239,7 +239,7 @@ def judge_here(measures: RuleInputs, lost: Intervals | None, rule: ProfileSettin
     return Judged(verdicts, severities, reasons)
 
 
-def find_undecided(measures: RuleInputs, lost: Intervals | None, rule: ProfileSettings) -> NDArray[np.bool_]:
+def mark_undecided(measures: RuleInputs, lost: Intervals | None, rule: ProfileSettings) -> NDArray[np.bool_]:
     """Return which tokens may push or hide these documents, although their intervals don't show it.
 
     The push of such a token reaches its threshold, but not the whole interval of the push does; or so do the
@@ -248,7 +248,7 @@ def find_undecided(measures: RuleInputs, lost: Intervals | None, rule: ProfileSe
 
     Args:
         measures: the measures of T tokens. ``confirmed`` says which erased shares the run measured closely.
-        lost: what `find_lost` returns.
+        lost: what `compute_lost_shares` returns.
         rule: provides the thresholds.
     """
     needed = thresholds(measures.vector_deviation, rule)

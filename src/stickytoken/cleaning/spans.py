@@ -453,12 +453,17 @@ def _cuts(text: str, start: int, end: int) -> bool:
 
 
 def _without_overlaps(spans: Sequence[Span]) -> list[Span]:
-    """Return spans in order. Of those that overlap, the kind that `SpanKind` lists first is kept."""
+    """Return spans in order, without those that overlap a span of higher precedence.
+
+    `SpanKind` lists the kinds by precedence. Within a kind, a span that begins earlier comes first, and of
+    spans that begin together, the longest.
+    """
     disjoint: list[Span] = []
     rank = {kind: number for number, kind in enumerate(SpanKind)}
     for span in sorted(spans, key=lambda span: (span.start, -span.end)):
-        while disjoint and span.start < disjoint[-1].end and rank[span.kind] < rank[disjoint[-1].kind]:
-            disjoint.pop()
+        # Only the last span can overlap this one, because the spans before it end where it begins or earlier.
         if not disjoint or span.start >= disjoint[-1].end:
             disjoint.append(span)
+        elif rank[span.kind] < rank[disjoint[-1].kind]:
+            disjoint[-1] = span
     return disjoint

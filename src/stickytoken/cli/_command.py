@@ -28,7 +28,7 @@ from stickytoken.cli._options import (
     output_option,
     setting,
 )
-from stickytoken.cli.console import Verbosity, print_table, verbosity
+from stickytoken.cli.console import Verbosity, print_table, setting_verbosity
 from stickytoken.errors import InputError
 from stickytoken.settings import FieldType, OptionName, command_line_types, descriptions, field_type
 from stickytoken.validation import suggestion, visible
@@ -89,7 +89,7 @@ def command(*, settings: Sequence[str] = ()) -> Callable[[_Command], _Command]:
                 level = Verbosity.QUIET
             elif verbose:
                 level = Verbosity.VERBOSE
-            with verbosity(level), wall_time.started_by_command():
+            with setting_verbosity(level), wall_time.started_by_command():
                 function(**values)
 
         # Typer reads the options of a command from the signature of its function, and offers no other way to

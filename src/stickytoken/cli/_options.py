@@ -359,15 +359,15 @@ def load(
     at_endpoint = _is_behind_endpoint(name, loading)
     silence_transformers()
     options = _passed_options(name, loading, at_endpoint, tokenizer_needed)
-    names_run_in_errors: AbstractContextManager[None] = nullcontext()
+    error_context: AbstractContextManager[None] = nullcontext()
     if run is not None:
-        from stickytoken.detection.run import naming_model, recorded_options
+        from stickytoken.detection.run import naming_model_in_errors, recorded_options
 
         options = recorded_options(run, name, options)
-        names_run_in_errors = naming_model(source, "--model")
+        error_context = naming_model_in_errors(source, "--model")
     options["dtype"] = options["dtype"] or "float32"
     verb = "asking" if at_endpoint else "loading"
-    with names_run_in_errors, console.status(f"{verb} {name}"), collector_paused():
+    with error_context, console.status(f"{verb} {name}"), garbage_collector_paused():
         from stickytoken.encoders.roles import Role, in_role
         from stickytoken.loading import load_encoder
 
@@ -468,7 +468,7 @@ def require_found(
     Returns:
         The name of the model.
     """
-    from stickytoken.detection.run import naming_model, recorded_loading
+    from stickytoken.detection.run import naming_model_in_errors, recorded_loading
     from stickytoken.loading import require_model
 
     name = _name_of_model(source, run, moved_to)
@@ -476,7 +476,7 @@ def require_found(
         return name
     if run is None:
         return require_model(name, loading.revision)
-    with naming_model(source, "--model"):
+    with naming_model_in_errors(source, "--model"):
         return require_model(name, loading.revision or recorded_loading(run).settings.revision)
 
 
@@ -617,7 +617,7 @@ def silence_transformers() -> None:
 
 
 @contextmanager
-def collector_paused() -> Iterator[None]:
+def garbage_collector_paused() -> Iterator[None]:
     """Pause the garbage collector, which would take a third of the time for loading libraries and weights."""
     enabled = gc.isenabled()
     gc.disable()

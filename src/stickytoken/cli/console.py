@@ -65,7 +65,7 @@ def current_verbosity() -> Verbosity:
 
 
 @contextmanager
-def verbosity(level: Verbosity) -> Iterator[None]:
+def setting_verbosity(level: Verbosity) -> Iterator[None]:
     """Set the verbosity and the log levels while a block runs."""
     is_verbose = level is Verbosity.VERBOSE
     package = logging.getLogger(_PACKAGE)

@@ -217,14 +217,14 @@ def read_lines(path: Path) -> list[str]:
     _require_file(path)
     with reading(path):
         content = path.read_bytes()
-    if not content.strip():
-        raise InputError(f"{path} is empty")
     try:
         text = content.removeprefix(codecs.BOM_UTF8).decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(
             f"{path} is not UTF-8 text (byte {error.start}): convert it, or pass another file"
         ) from error
+    if not text.strip():
+        raise InputError(f"{path} is empty")
     if "\0" in text:
         raise InputError(f"{path} is a binary file, not text")
     return text.split("\n")

@@ -458,7 +458,9 @@ def pair_heatmap(trial: Trial, token: str, benign: str = "") -> ReportFigure:
         rows.append((name, text, *_means_of_row(off_diagonals, row)))
     plot = _draw_heatmap(trial, off_diagonals, token, benign)
     # A narrow screen has no room for the colour scale, and every cell shows its number anyway.
-    narrow = fig.stacked(plot, len(trial.heat), 350 * len(trial.heat)) | {"coloraxis.showscale": False}
+    narrow = fig.stacked(plot, panels=len(trial.heat), height=350 * len(trial.heat)) | {
+        "coloraxis.showscale": False
+    }
     return ReportFigure(
         "pair-heatmap",
         "All pairs",
@@ -500,7 +502,7 @@ def _draw_heatmap(trial: Trial, off_diagonals: Sequence[Matrix], token: str, ben
         f"{trial.copies} × {fig.label(token)}",
         f"{trial.copies} × {fig.label(benign)} (benign)",
     ]
-    plot = fig.new_panels(titles[: len(trial.heat)], 410, 0.03, same_scale=True)
+    plot = fig.new_panels(titles[: len(trial.heat)], height=410, spacing=0.03, same_scale=True)
     for panel, matrix in enumerate(trial.heat, start=1):
         heatmap: dict[str, Any] = {
             "type": "heatmap",

@@ -181,7 +181,7 @@ def detect(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision e
         vocabulary,
         chosen,
         restricted=tokens is not None or sample is not None,
-        sampled=tokens is None,  # also true if all available tokens are measured
+        sampled=tokens is None,  # no tokens are named, so all are measured or a random sample
     )
     record = _make_record(job, name, model_identity)
     if job.restricted and job.sampled:
@@ -194,7 +194,8 @@ def detect(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision e
                 if shard_probes is None:
                     shard_probes = shard_probes_for(encoder.device)
                 unfinished = held.record.model_copy(update={"result": None})
-                begin = cache(partial(held.begin, unfinished))  # once
+                # The runner calls this before each stage, but only the first stage begins the measurement.
+                begin = cache(partial(held.begin, unfinished))
                 runner = Runner(opened, folder, progress, shard_probes, begin=begin)
                 # An interrupted session may have left its plan.
                 plan = folder.read_plan(name) or _make_plan(chosen_method, job, runner)

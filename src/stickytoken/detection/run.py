@@ -319,7 +319,10 @@ def worst_first(tokens: pl.DataFrame) -> pl.DataFrame:
 
 
 def _ids_of_largest(tokens: pl.DataFrame, columns: Sequence[str], count: int) -> list[int]:
-    """Return the ids of the tokens with the largest values in the first column, then in the second."""
+    """Return the ids of the tokens with the largest values in the first column, then in the second.
+
+    The columns have no nulls, which polars would sort before the largest values.
+    """
     descending = [*(True for _ in columns), False]
     ids: list[int] = (
         tokens.sort(*columns, "token_id", descending=descending)["token_id"].head(count).to_list()
@@ -444,7 +447,7 @@ def load_recorded(run: RunRecord) -> Encoder:
 
 
 @contextmanager
-def naming_model(run: object, replacement: str) -> Iterator[None]:
+def naming_model_in_errors(run: object, replacement: str) -> Iterator[None]:
     """Add to an error about loading the model of a run whose model it is, and how to pass it if it has moved.
 
     Args:
@@ -475,7 +478,7 @@ def encoder_for(model: AnyModel | None, run: Run | None, purpose: str) -> Encode
     elif run is None:
         raise InputError(f"{purpose} needs a model or a run: pass a model's name, folder or object, or run=")
     else:
-        with naming_model(run.path, "it as encoder"):
+        with naming_model_in_errors(run.path, "it as encoder"):
             encoder = load_recorded(run.record)
     if run is not None:
         require_same_model(run, encoder)

@@ -53,7 +53,8 @@ def fit_texts(
         InputError: the copies leave no room for a text.
     """
     whole = [
-        FittedText(text, content, False) for text, content in zip(texts, encoder.tokenize(texts), strict=True)
+        FittedText(text, content, cut=False)
+        for text, content in zip(texts, encoder.tokenize(texts), strict=True)
     ]
     limit = content_limit(encoder)
     if limit is None:

@@ -146,9 +146,10 @@ class TextEncoderBase(ABC):
         return vectors[[row_of[text] for text in texts]]
 
     def _require_fitting(self, texts: Sequence[str]) -> None:
-        if self._model_tokenizer is None or self.max_length is None:
+        """Raise an EncodingError if a text whose tokens can be counted is longer than the model reads."""
+        if self.max_length is None or self._model_tokenizer is None:  # or nothing counts tokens
             return
-        if isinstance(self.tokenizer, CandidateTokenizer):  # only the model can count the tokens
+        if isinstance(self.tokenizer, CandidateTokenizer):  # it only estimates the number of tokens
             return
         for text, ids in zip(texts, self.content_ids(texts), strict=True):
             if not self.fits(ids):

@@ -176,7 +176,8 @@ def _encodings_of(encoder: Encoder) -> list[_Encoding]:
     reading = encoder.reading
     plain = replace(reading, prepending=None)
     readings = []
-    if encoder.prompted.layer_count != encoder.layers:
+    reads_last_layer = encoder.prompted.layer_count == encoder.layers
+    if not reads_last_layer:
         readings.append((_PLAIN, replace(plain, layer=-1)))
     readings.append((_PLAIN, plain))
     if reading.prepending is not None:

@@ -94,7 +94,7 @@ def describe_verdict(
     benign_tokens = f"{benign} matched benign tokens"
     measure_count = len({row["measure"] for row in rows})
     strongest = _describe_strongest(rows, differences)
-    lift = _find_comparable_lift(rows)
+    lift = _find_lift_beside_benign(rows)
     if run is not None:
         # The sentences about the run come first, because the run measured more texts. The sentences about the
         # run also quote the lift, so the area "similarity", whose only measure is the lift, is left out.
@@ -111,7 +111,8 @@ def describe_verdict(
         )
     clauses = list(strongest.values())
     if "similarity" not in strongest and lift is not None:
-        # A lift inside the benign interval does not show that the token has no lift.
+        # The lift is inside the benign interval. It is quoted nevertheless, with the interval of the
+        # difference, because the token may still have a larger lift than benign tokens.
         clauses.insert(
             0,
             f"over {counted(lift['carriers'], 'text')}, the {_LIFT_IN_WORDS} is {lift['value']:.3f} (mean of "
@@ -136,7 +137,8 @@ def _describe_strongest(rows: Sequence[dict[str, Any]], differences: Sequence[Fi
     return strongest
 
 
-def _find_comparable_lift(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+def _find_lift_beside_benign(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the row with the token's lift; None unless both it and the lift of benign tokens are known."""
     for row in rows:
         if row["measure"] == _LIFT and row["outside"] is not None:
             return row

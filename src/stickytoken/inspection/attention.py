@@ -73,7 +73,7 @@ def attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[[], o
     handles = [module.register_forward_hook(record) for module in model.modules()]
     try:
         with ExitStack() as stack:
-            stack.enter_context(plain_attention(backbone))
+            stack.enter_context(using_plain_attention(backbone))
             stack.enter_context(switch_on(config, "output_attentions"))
             stack.enter_context(_recording_outputs(backbone, weight_lists))
             run()
@@ -163,7 +163,7 @@ def attention_of(backbone: Any, sources: Sources, members: torch.Tensor) -> Iter
     config = getattr(backbone, "config", None)
     handles = [module.register_forward_hook(append_weights_of_parts) for module in sources]
     try:
-        with plain_attention(backbone), ExitStack() as stack:
+        with using_plain_attention(backbone), ExitStack() as stack:
             is_plain = getattr(config, "_attn_implementation", None) in (None, "eager")
             # Older models return weights only if the configuration asks for them. Newer models, which declare
             # the outputs that can be recorded, do not need this setting.
@@ -176,7 +176,7 @@ def attention_of(backbone: Any, sources: Sources, members: torch.Tensor) -> Iter
 
 
 @contextmanager
-def plain_attention(backbone: Any) -> Iterator[None]:
+def using_plain_attention(backbone: Any) -> Iterator[None]:
     """Context manager that switches a model to plain (eager) attention if the model allows it.
 
     Fused kernels return no attention weights.

@@ -21,7 +21,7 @@ from stickytoken.encoders.model_encoder import ModelEncoder
 from stickytoken.encoders.protocol import quote_text, require_usable
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 from stickytoken.errors import EncodingError, ModelError
-from stickytoken.inspection.attention import Sources, attention_of, attention_sources, plain_attention
+from stickytoken.inspection.attention import Sources, attention_of, attention_sources, using_plain_attention
 
 if TYPE_CHECKING:
     from sentence_transformers.sentence_transformer.modules import Pooling
@@ -196,7 +196,7 @@ class Inspector(ABC):
 
         The model stays in evaluation mode, and is switched to plain (eager) attention.
         """
-        with self._computing("explain", gradients=True), plain_attention(self._backbone):
+        with self._computing("explain", gradients=True), using_plain_attention(self._backbone):
             yield
 
     @contextmanager

@@ -216,9 +216,7 @@ def run_work(
         else:
             tables[shard.index] = table
     done_earlier = total - sum(rows.size(shard) for shard in missing)
-    progress(Progress(title, 0, total, unit=rows.unit))
-    if done_earlier:
-        progress(Progress(title, done_earlier, total, unit=rows.unit))
+    progress(Progress(title, done_earlier, total, unit=rows.unit))
     computed = 0
     sequences = 0
     for result in engine.compute(work, missing):

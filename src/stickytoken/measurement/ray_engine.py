@@ -128,7 +128,7 @@ def _connect(ray: Any, address: str | None) -> None:
     if address is None:
         options = {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
     try:
-        with _quiet():
+        with _ray_silenced():
             ray.init(address=address or "local", log_to_driver=False, configure_logging=False, **options)
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         reason = " ".join(str(error).split())[:_QUOTED_CHARACTERS]
@@ -137,7 +137,7 @@ def _connect(ray: Any, address: str | None) -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _ray_silenced() -> Iterator[None]:
     """Context manager that makes Ray start without usage reports and log messages.
 
     Ray's workers get normal priority, instead of the lowest priority. Environment variables that the user has
@@ -183,7 +183,7 @@ def divide(nodes: Sequence[Node], device: str, workers: int | None) -> Share:
 
 
 def _divide_gpus(nodes: Sequence[Node], workers: int | None) -> Share:
-    gpus = sum(node.gpus for node in nodes if node.cpus)
+    gpus = sum(node.gpus for node in nodes if node.cpus)  # every worker needs a CPU core beside its GPU
     if not gpus or (workers or 1) > gpus:
         raise InputError(
             f"the cluster has {gpus} GPUs, the number of workers is {workers or 1}, and each worker needs a "

@@ -56,11 +56,19 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str 
 
 
 def refuse_different(
-    path: Path, called: str, requested: Mapping[str, Any], present: Mapping[str, Any]
+    path: Path, kind: str, requested: Mapping[str, Any], present: Mapping[str, Any]
 ) -> NoReturn:
-    """Raise a RunError that says in what the measurement in a folder differs from the requested one."""
+    """Raise a RunError that says in what the measurement in a folder differs from the requested one.
+
+    Args:
+        path: the folder.
+        kind: name of the kind of measurement, such as ``study``.
+        requested: the identity parts of the requested measurement.
+        present: those of the measurement in the folder.
+    """
+    # `differences` takes a missing part and one that is None as equal, but the identities differ.
     differing = ", ".join(differences(requested, present)) or "its identity"
-    raise RunError(f"{path} contains a different {called} (it differs in {differing}): choose another folder")
+    raise RunError(f"{path} contains a different {kind} (it differs in {differing}): choose another folder")
 
 
 class Record(BaseModel):

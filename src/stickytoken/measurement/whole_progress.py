@@ -23,7 +23,10 @@ class WholeProgress:
         self._progress = progress
 
     def __call__(self, step: Progress) -> None:
-        """Record the progress of a stage, and report the progress of the whole measurement."""
+        """Record the progress of a stage, and report the progress of the whole measurement.
+
+        A stage whose number of texts was not given does not count in the whole. Its progress is passed on.
+        """
         if step.stage not in self._texts:
             self._progress(step)
             return

@@ -72,11 +72,17 @@ class RepairJob:
         return choose_candidates(plans, self._make_rows, self._try if is_measured else None)
 
     def _make_rows(self, strategy: Strategy, ids: list[int]) -> Mapping[int, Row]:
-        """Return new rows of shape (D,), keyed by token id. Tokens that cannot get a new row are left out."""
+        """Return new rows of shape (D,), keyed by token id. Tokens that cannot get a new row are left out.
+
+        Args:
+            strategy: `Strategy.NEAREST` or `Strategy.RELATIVES`, which are the ones that make rows.
+            ids: ids of some of the tokens to repair.
+        """
         if strategy is Strategy.NEAREST:
-            matrix = self._require_matrix()
-            return {token_id: matrix[nearest].copy() for token_id, nearest in self._find_nearest(ids).items()}
-        avoided = self.run.sticky_ids.union(self.ids)
+            embeddings = self._require_token_embeddings()
+            nearest = self._find_nearest(ids)
+            return {token_id: embeddings[nearest_id].copy() for token_id, nearest_id in nearest.items()}
+        avoided = self.run.sticky_ids.union(self.ids)  # also the tokens to repair that are not in ``ids``
         return make_related_rows(self.model.encoder.model, ids, avoided, self.settings.seed)
 
     def _try(self, candidates: Mapping[int, Candidate], solved: Mapping[int, Candidate]) -> RecheckedTokens:
@@ -179,13 +185,13 @@ class RepairJob:
 
     def _find_nearest(self, ids: Sequence[int]) -> dict[int, int]:
         """Return the id of the nearest ordinary token for each token, by the cosine of their centred rows."""
-        matrix = self._require_matrix()
-        typical_ids = [token_id for token_id in self._find_typical_tokens() if token_id < len(matrix)]
+        embeddings = self._require_token_embeddings()
+        typical_ids = [token_id for token_id in self._find_typical_tokens() if token_id < len(embeddings)]
         if not typical_ids:
             raise RepairError(
                 "there is no ordinary token whose row can be copied: use the strategy unreachable"
             )
-        centred = unit_vectors(matrix - matrix.mean(axis=0))
+        centred = unit_vectors(embeddings - embeddings.mean(axis=0))
         nearest = {}
         for token_id in ids:
             similarities = centred[typical_ids] @ centred[token_id]
@@ -211,7 +217,7 @@ class RepairJob:
                 return typical
         return self.recheck.find_typical_tokens()
 
-    def _require_matrix(self) -> NDArray[np.float32]:
+    def _require_token_embeddings(self) -> NDArray[np.float32]:
         """Return the token embeddings, shape (V, D); raise a RepairError if the model exposes none."""
         matrix = self.model.embedding_matrix()
         if matrix is None:

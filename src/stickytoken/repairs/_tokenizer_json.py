@@ -212,11 +212,14 @@ class EditableVocabulary:
     def _begins_words(self, entry: str, removed: frozenset[str]) -> bool:
         """Return whether an entry that is built from removed entries occurs only at the beginning of words.
 
+        `without` can split such an entry off the beginning of longer words, so that they keep their tokens.
+
         The result is false if the entry does not begin with a removed entry, because in longer words, the
-        remaining merges may divide the text before the removed entry differently. An entry that begins with a
-        removed entry and has a word mark, such as ``Ġriver``, occurs only at the beginning of words. The
-        first word of a text has no mark, so an entry without a mark, such as ``river``, may begin that word.
-        An entry without a mark must also meet two conditions:
+        remaining merges may divide the text before the removed entry differently: without ``iver``, they may
+        divide ``rivers`` into ``r``, ``i``, ``ver`` and ``s``. An entry that begins with a removed entry and
+        has a word mark, such as ``Ġriver``, occurs only at the beginning of words. The first word of a text
+        has no mark, so an entry without a mark, such as ``river``, may begin that word. An entry without a
+        mark must also meet two conditions:
 
         - The vocabulary also has the entry with a word mark (``Ġriver``).
         - Every entry that contains the string begins with it, apart from a word mark. For example, ``rivers``

@@ -141,15 +141,18 @@ def _batches(texts: Iterable[str], ids: Iterable[str] | None) -> Iterator[list[t
 
 
 def _tokenize_function(folder: Path, route: str | None) -> Callable[[Sequence[str]], list[list[int]]]:
-    """Return a function that reads texts as the model in a folder does, truncated to its length."""
+    """Return a function from texts to the token ids, perhaps truncated, that the model in a folder reads."""
     from tokenizers import Tokenizer
 
     tokenizer = user_tokenizer(folder, str(folder), route=route)
 
+    # sentence-transformers calls the tokenizer of a static model without special tokens. This tokenizer
+    # truncates texts if its tokenizer.json says so.
     def ids_by_tokenizers(texts: Sequence[str]) -> list[list[int]]:
         encodings = tokenizer.encode_batch(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
+    # A transformers tokenizer adds special tokens, and truncates texts only if it is told to.
     def ids_by_transformers(texts: Sequence[str]) -> list[list[int]]:
         length = tokenizer.model_max_length
         options = {"truncation": True, "max_length": int(length)} if length < NO_LIMIT else {}

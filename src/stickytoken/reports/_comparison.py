@@ -251,7 +251,7 @@ def _table_row(measure: Column, entry: _WorstOfRun) -> tuple[str | None, ...]:
 
 
 def _adapt_to_narrow_screen(figure: go.Figure, row_names: Sequence[str]) -> dict[str, Any]:
-    changes = fig.stacked(figure, len(MEASURES), 2 * figure.layout.height)
+    changes = fig.stacked(figure, panels=len(MEASURES), height=2 * figure.layout.height)
     labels = [fig.label(fig.shortened(visible(name), _NARROW_CHARACTERS)) for name in row_names]
     changes["yaxis.ticktext"] = labels
     changes["yaxis2.ticktext"] = labels
@@ -264,7 +264,7 @@ def _draw_worst(names: Sequence[str], worst: Mapping[Measure, Sequence[_WorstOfR
     In each row, a bar extends from the median to the 99th percentile, and a mark shows the worst token.
     """
     titles = [fig.axis_title(measure) for measure in worst]
-    figure = fig.new_panels(titles, 150 + 52 * len(names), 0.08, same_scale=True)
+    figure = fig.new_panels(titles, height=150 + 52 * len(names), spacing=0.08, same_scale=True)
     for panel, (measure, entries) in enumerate(worst.items(), start=1):
         _draw_bulk(figure, entries, panel)
         _draw_marks(figure, entries, measure, panel)
@@ -378,7 +378,7 @@ def _table_of_tokens(comparison: Comparison) -> DataTable:
 def _draw_tokens(names: Sequence[str], tokens: Sequence[ComparedToken]) -> go.Figure:
     """Draw one panel per measure, with one row per token and one mark per run."""
     titles = [fig.axis_title(measure) for measure in MEASURES]
-    figure = fig.new_panels(titles, 170 + 24 * len(tokens), 0.08, same_scale=True)
+    figure = fig.new_panels(titles, height=170 + 24 * len(tokens), spacing=0.08, same_scale=True)
     for run, name in enumerate(names):
         for panel, measure in enumerate(MEASURES, start=1):
             _draw_tokens_of_run(figure, tokens, run, name, panel, measure)

@@ -83,7 +83,10 @@ class ImpactSettings:
 
     @property
     def inserted_as(self) -> Insertion:
-        """How copies are inserted: by the paper as text, and as ids if nothing has been chosen yet."""
+        """How copies are inserted: as `insertion` says, and as ids if it is None.
+
+        The edits of the paper always insert copies as text.
+        """
         if self.edits is Edits.PAPER:
             return Insertion.TEXT
         return self.insertion or Insertion.IDS

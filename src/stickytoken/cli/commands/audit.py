@@ -73,9 +73,10 @@ def audit(
 
     def rehearse(stand_in: Any, folder: Path) -> object:
         """Measure with a stand-in for the encoder, which only counts texts, to estimate the cost."""
-        unchecked = None if stored is None else replace(stored, is_compared=False)
+        # The vectors of the stand-in are artificial, so they would not fit those of the index.
+        not_compared = None if stored is None else replace(stored, is_compared=False)
         source = stand_in if run is None else run
-        return measure(source, encoder=stand_in, vectors=unchecked, out=folder)
+        return measure(source, encoder=stand_in, vectors=not_compared, out=folder)
 
     with opt.cost_announced(encoder, loading, rehearse) as progress:
         finished = measure(

@@ -147,8 +147,9 @@ def scan(
     def rehearse(stand_in: Any, _: Path) -> Scan:
         """Scan with a stand-in for the encoder, which only counts texts, to estimate the cost."""
         stored = options["vectors"]
-        unchecked = None if stored is None else replace(stored, is_compared=False)
-        return run_scan(encoder=stand_in, vectors=unchecked)
+        # The vectors of the stand-in are artificial, so they would not fit those of the index.
+        not_compared = None if stored is None else replace(stored, is_compared=False)
+        return run_scan(encoder=stand_in, vectors=not_compared)
 
     with opt.cost_announced(encoder, loading, rehearse) as progress:
         finished_scan = run_scan(encoder=encoder, out=folder, progress=progress)

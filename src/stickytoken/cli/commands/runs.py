@@ -48,7 +48,7 @@ def tokens(
     from stickytoken.vocabulary import categorize
 
     opt.silence_transformers()
-    with console.status(f"reading the tokenizer of {model}"), opt.collector_paused():
+    with console.status(f"reading the tokenizer of {model}"), opt.garbage_collector_paused():
         require_embedding_model(model, revision)
         tokenizer = load_vocabulary(
             model, revision=revision, trust_remote_code=trust_remote_code, route=route

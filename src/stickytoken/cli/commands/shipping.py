@@ -412,7 +412,7 @@ def demo(
         share: Also serve on a public address, through Gradio.
         open_it: Open the page in a browser.
     """
-    with opt.collector_paused():
+    with opt.garbage_collector_paused():
         from stickytoken.demo import context as app
         from stickytoken.demo.server import make_app, require_free, serve
 
@@ -454,7 +454,7 @@ def demo(
         _print_address(served.url, served.public_url, output_format)
         if open_it and not webbrowser.open(served.url):
             raise InputError(f"no browser could be started: open {served.url} in one yourself")
-        with opt.collector_paused():
+        with opt.garbage_collector_paused():
             startup.finish(load_context)
         served.wait()
     finally:

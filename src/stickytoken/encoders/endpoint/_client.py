@@ -384,11 +384,15 @@ class Client:
         )
 
     def advice_on_url(self) -> str | None:
-        """Return advice to add ``/v1`` to the URL; None if the URL already ends with ``/v1``."""
-        usual = self.address.base_url.removesuffix("/embeddings").removesuffix("/v1") + "/v1"
-        if usual == self.address.base_url:
+        """Return advice to pass a URL that ends with ``/v1``; None if the URL already does.
+
+        The advised URL does not end with ``/embeddings``, because requests add this path to it.
+        """
+        api_url = self.address.base_url.removesuffix("/embeddings")
+        advised_url = api_url.removesuffix("/v1") + "/v1"
+        if advised_url == self.address.base_url:
             return None
-        return f"check the URL, which usually ends in /v1, as in {usual}#{self.address.model}"
+        return f"check the URL, which usually ends in /v1, as in {advised_url}#{self.address.model}"
 
     def _error_for(self, error: Any) -> Exception:
         """Return the error to raise in place of one of the SDK."""

@@ -83,8 +83,8 @@ class _Recorded:
     tokens: float = 0.0  # of texts to send; a fraction, because a server's tokens per text are an average
     longest: float = 0.0  # number of tokens in the longest text since the first stage began
     has_begun: bool = False
-    # The cost of all stages before the uncertain stage, or None until the uncertain stage is reached.
-    certain: CostEstimate | None = None
+    # The cost of all stages before the first uncertain one, or None until that one begins.
+    cost_of_certain_stages: CostEstimate | None = None
 
 
 class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
@@ -174,11 +174,15 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
             recorded.requests_at_confirmation = recorded.requests
 
     def reached(self, stage: str) -> None:
-        """Record that a stage begins; if it is uncertain, keep the cost of the stages before it."""
+        """Record that a stage has begun; if it is the first uncertain one, keep the cost of those before it.
+
+        A stage may be reported again after it has begun, which changes nothing.
+        """
         recorded = self._recorded
         recorded.has_begun = True
-        if self._uncertain is not None and stage == self._uncertain.first and recorded.certain is None:
-            recorded.certain = self._sum_recorded_cost()
+        is_first_uncertain = self._uncertain is not None and stage == self._uncertain.first
+        if is_first_uncertain and recorded.cost_of_certain_stages is None:
+            recorded.cost_of_certain_stages = self._sum_recorded_cost()
 
     def estimate(self) -> CostEstimate:
         """Return the estimate for the recorded texts.
@@ -187,8 +191,8 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         it. `CostEstimate.most` covers all stages, as if each text were as long as the longest.
         """
         cost = self._sum_recorded_cost()
-        certain = self._recorded.certain
-        if certain is None or self._uncertain is None:
+        cost_of_certain_stages = self._recorded.cost_of_certain_stages
+        if cost_of_certain_stages is None or self._uncertain is None:
             return cost
         # Later stages may have recorded further texts, which are shown in a report.
         most_texts = cost.texts + self._uncertain.most_texts
@@ -199,7 +203,7 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
             tokens=most_tokens,
             cost=price(most_tokens, self._encoder.options.price_per_million),
         )
-        return replace(certain, most=most)
+        return replace(cost_of_certain_stages, most=most)
 
     def _sum_recorded_cost(self) -> CostEstimate:
         """Return the requests and the cost of all texts recorded so far."""
@@ -240,11 +244,11 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
 
         The result is the mean of one random vector per token, plus a small random vector for the whole text.
         Each token has the random vector whose index is the token id modulo the number of random vectors. A
-        hash of all ids chooses the random vector of the text, whose index is counted from the end.
+        hash of all ids chooses the random vector of the text.
         """
         token_ids = np.asarray(ids, dtype=np.int64)
         hash_of_ids = int.from_bytes(hashlib.sha256(token_ids.tobytes()).digest()[:8], "little")
-        vector_of_text = self._random_vectors[-1 - hash_of_ids % _RANDOM_VECTORS]
+        vector_of_text = self._random_vectors[hash_of_ids % _RANDOM_VECTORS]
         mean_of_tokens = self._random_vectors[token_ids % _RANDOM_VECTORS].mean(axis=0) if len(ids) else 0.0
         return np.asarray(mean_of_tokens + _WEIGHT_OF_TEXT * vector_of_text, dtype=np.float32)
 

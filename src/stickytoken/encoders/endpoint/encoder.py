@@ -337,7 +337,7 @@ class EndpointEncoder(TextEncoderBase):
         self.session.requests_since_check = 0
 
     def confirm_answers(self) -> None:
-        """Check the model if the cache has answers that no check has followed yet.
+        """Check that the server still has the same model, if the cache has vectors newer than the last check.
 
         Raises:
             ModelError: as `require_same_model`.

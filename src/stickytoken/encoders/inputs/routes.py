@@ -105,9 +105,10 @@ def follow_route(model: SentenceTransformer, route: str | None, name: str) -> Se
 def has_roles(model: SentenceTransformer, name: str) -> bool:
     """Return whether a model may encode queries and documents differently.
 
-    It does if both have a route in each of its Routers, or if it has prompts for them or reads the task.
+    A model with Routers may if both have a route in each of them, and a model without Routers if it has
+    prompts for them or reads the task.
     """
-    if isinstance(model, RoutedModel):
+    if isinstance(model, RoutedModel):  # all its texts take one route, with one task
         return False
     routers = [module for module in model if isinstance(module, Router)]
     if not routers:

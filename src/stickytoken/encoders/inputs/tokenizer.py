@@ -117,8 +117,8 @@ class HuggingFaceTokenizer:
             with self.restoring_settings():
                 encoded_by_tokenizer = self._encode_by_tokenizer(texts)
         except _INPUT_ERRORS:
-            # The tokenizer cannot encode a text alone, so there is nothing to compare the pipeline with. The
-            # pipeline needs nothing but the text, so it can be used.
+            # The tokenizer needs more than a text, such as the positions of words on a page, so the pipeline
+            # cannot be compared with it. The pipeline is used, because it needs nothing but the text.
             return
         if self.encode_many(texts) != encoded_by_tokenizer:
             self._pipeline = None

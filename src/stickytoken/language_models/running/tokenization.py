@@ -78,7 +78,7 @@ class PromptIds:
 
         The states of the tokens in this prefix depend on neither the sentence nor token prepending.
         """
-        if self.placeholder is None or self.placeholder < 0:
+        if self.placeholder is None or self.placeholder < 0:  # a negative index is behind the sentence
             return len(self.before)
         return self.placeholder
 
@@ -120,14 +120,14 @@ class _FilledPrompt:
     """The text of a filled prompt, and its ids without special tokens."""
 
     text: str
-    start: int  # first character of the sentence; in an echo, of the second copy
-    stop: int
+    first_character: int  # index of the first character of the sentence; in an echo, of the second copy
+    end_character: int  # index after its last character
     ids: Sequence[int]
     spans: Sequence[Span] | None  # character span of each id; None if the tokenizer reports none
 
     @property
     def sentence(self) -> str:
-        return self.text[self.start : self.stop]
+        return self.text[self.first_character : self.end_character]
 
 
 class PromptTokenizer:
@@ -227,12 +227,13 @@ class PromptTokenizer:
 
     def _content_of_echo(self, filled: _FilledPrompt) -> range | None:
         spans = filled.spans or ()  # never None, because `_echo_ids_around` requires spans
-        first_character = _index_before_blanks(filled.text, filled.start)
+        first_character = _index_before_blanks(filled.text, filled.first_character)
         # The ids of the copy come directly before the template's last ids.
         stop = len(filled.ids) - len(self.prompts[0].after)
-        ids_of_copy = _ids_between(filled.ids, spans, first_character, filled.stop)
+        ids_of_copy = _ids_between(filled.ids, spans, first_character, filled.end_character)
         start = stop - len(ids_of_copy)  # the ids of the copy are consecutive
         if start < stop and spans[start][0] < first_character:
+            # The first id begins before the copy, so the tokenizer merged the copy with the template.
             return None
         return range(start, stop)
 
@@ -364,13 +365,13 @@ def _words_by_characters(content: Ids, spans: Sequence[Span], filled: _FilledPro
     head: list[int] = []
     words: list[list[int]] = []
     tail: list[int] = []
-    previous_end = filled.start
+    previous_end = filled.first_character
     for token_id, (first, end) in zip(content, spans, strict=True):
-        begins_before = first < filled.start and bool(text[first : filled.start].strip())
-        ends_behind = end > filled.stop and bool(text[filled.stop : end].strip())
-        if end <= filled.start or begins_before:
+        begins_before = first < filled.first_character and bool(text[first : filled.first_character].strip())
+        ends_behind = end > filled.end_character and bool(text[filled.end_character : end].strip())
+        if end <= filled.first_character or begins_before:
             head.append(token_id)
-        elif first >= filled.stop or ends_behind:
+        elif first >= filled.end_character or ends_behind:
             tail.append(token_id)
         else:
             # A word begins after a space, which either precedes this token or is its first character.

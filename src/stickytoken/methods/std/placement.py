@@ -34,26 +34,26 @@ class Walk:
     """Draws the gaps for the copies of a token in the published order, by carrier and then by copy.
 
     Attributes:
-        words: number of words in each carrier.
+        word_counts: number of words in each carrier.
         copies: number of copies in each carrier.
         insertion: how copies are inserted into a text.
     """
 
-    words: tuple[int, ...]
+    word_counts: tuple[int, ...]
     copies: int
     insertion: Insertion = Insertion.TEXT
 
     @classmethod
     def in_carriers(cls, carriers: Sequence[probes.Carrier], settings: StdSettings) -> Walk:
         """Return a walk that draws gaps in these carriers for as many copies as the settings say."""
-        words = tuple(probes.word_count(carrier) for carrier in carriers)
-        return cls(words, settings.copies, settings.inserted_as)
+        word_counts = tuple(probes.word_count(carrier) for carrier in carriers)
+        return cls(word_counts, settings.copies, settings.inserted_as)
 
     def paths(self, stream: random.Random, token: Token) -> tuple[probes.Path, ...]:
         """Draw a path for each carrier."""
         draw = partial(stream.randint, 0)
         words_per_copy = probes.words_added(token, self.insertion)
-        return tuple(draw_path(draw, words, self.copies, words_per_copy) for words in self.words)
+        return tuple(draw_path(draw, count, self.copies, words_per_copy) for count in self.word_counts)
 
 
 def walk_vocabulary(
@@ -111,12 +111,17 @@ def walk_candidates(
 
 
 def validation_order(scores: Mapping[int, float]) -> list[int]:
-    """Return the token ids in descending order of score. Ties are broken by token id."""
+    """Return the token ids in descending order of score.
+
+    Neighbours in this order whose scores differ by at most `TIE` are tied. Tied tokens are in order of id.
+    """
     ids = np.array(sorted(scores), dtype=np.int64)
     values = np.array([scores[token_id] for token_id in ids.tolist()], dtype=np.float64)
     by_score = np.argsort(-values, kind="stable")
-    # Tied scores form a group. A new group begins where the score drops by more than TIE.
-    groups = np.cumsum(np.append(0, -np.diff(values[by_score]) > TIE))[: len(ids)]
+    # Tied scores form a group. A new group begins where the score drops by more than TIE. The first score
+    # drops from infinity.
+    drops = -np.diff(values[by_score], prepend=np.inf)
+    groups = np.cumsum(drops > TIE)
     in_order: list[int] = ids[by_score][np.lexsort((ids[by_score], groups))].tolist()
     return in_order
 
@@ -133,22 +138,22 @@ class PathsByToken:
 
     Attributes:
         seed: seed of the run.
-        words: number of words in each carrier.
+        word_counts: number of words in each carrier.
         copies: number of copies in each carrier.
         insertion: how copies are inserted into a text.
     """
 
     seed: int
-    words: tuple[int, ...]
+    word_counts: tuple[int, ...]
     copies: int
     insertion: Insertion = Insertion.TEXT
 
     def of(self, token: Token) -> list[probes.Path]:
-        """Return a path for each carrier."""
+        """Return a path for each carrier: for each copy, the number of words before it."""
         words_per_copy = probes.words_added(token, self.insertion)
         paths = []
-        for index, words in enumerate(self.words):
+        for index, word_count in enumerate(self.word_counts):
             generator = np.random.default_rng([self.seed, _PLACES_KEY, token.id, index])
             draw = partial(generator.integers, endpoint=True)
-            paths.append(draw_path(draw, words, self.copies, words_per_copy))
+            paths.append(draw_path(draw, word_count, self.copies, words_per_copy))
         return paths

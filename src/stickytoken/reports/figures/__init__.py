@@ -144,7 +144,7 @@ def new_figure(height: int = 380) -> go.Figure:
     return figure
 
 
-def new_panels(titles: Sequence[str], height: int, spacing: float, *, same_scale: bool = False) -> go.Figure:
+def new_panels(titles: Sequence[str], *, height: int, spacing: float, same_scale: bool = False) -> go.Figure:
     """Return an empty figure in the light theme, with panels side by side.
 
     Args:
@@ -326,7 +326,7 @@ def draw_ordinary(
     figure.add_trace(mean_line, row=row, col=column)
 
 
-def stacked(figure: go.Figure, panels: int, height: int) -> dict[str, Any]:
+def stacked(figure: go.Figure, *, panels: int, height: int) -> dict[str, Any]:
     """Return the layout changes that stack the panels of a figure on a narrow screen.
 
     The changes are meant for `ReportFigure.narrow`. The figure itself is not changed.

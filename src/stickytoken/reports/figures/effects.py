@@ -149,7 +149,11 @@ def token_costs(conditions: Rows, measured: str = "sticky") -> ReportFigure:
     else:
         plot = fig.empty_figure("no metric of these tasks is defined")
     panel_count = len(panels)
-    narrow = fig.stacked(plot, panel_count, panel_count * plot.layout.height) if panel_count > 1 else {}
+    narrow = (
+        fig.stacked(plot, panels=panel_count, height=panel_count * plot.layout.height)
+        if panel_count > 1
+        else {}
+    )
     return ReportFigure(
         "impact-tokens",
         "What copies of each token cost",
@@ -169,7 +173,7 @@ def _draw_token_costs(
 ) -> go.Figure:
     """Draw one panel per task and metric, with one row per token."""
     titles = [fig.label(f"{task}, {metric}") for task, metric in panels]
-    plot = fig.new_panels(titles, 170 + 22 * len(names), 0.03, same_scale=True)
+    plot = fig.new_panels(titles, height=170 + 22 * len(names), spacing=0.03, same_scale=True)
     for column, panel in enumerate(panels, start=1):
         in_panel = [row for row in rows if (row["task"], row["metric"]) == panel]
         for kind, look in _LOOKS.items():
@@ -268,7 +272,7 @@ def repaired_tokens(rows: Rows, state: str, findings: str) -> ReportFigure:
     if measured:
         summary = _describe_repaired(measured)
         plot = _draw_repaired_tokens(measured[:_MOST_TOKENS])
-        narrow = fig.stacked(plot, len(MEASURES), 2 * plot.layout.height)
+        narrow = fig.stacked(plot, panels=len(MEASURES), height=2 * plot.layout.height)
     else:
         summary = "Nothing was measured after the repair."
         plot = fig.empty_figure("the repair was not verified: nothing was measured")
@@ -302,7 +306,7 @@ def _describe_repaired(measured: Rows) -> str:
 def _draw_repaired_tokens(rows: Rows) -> go.Figure:
     from_below = list(reversed(rows))
     titles = [fig.axis_title(measure) for measure in MEASURES]
-    plot = fig.new_panels(titles, 150 + 26 * len(rows), 0.06, same_scale=True)
+    plot = fig.new_panels(titles, height=150 + 26 * len(rows), spacing=0.06, same_scale=True)
     for panel, measure in enumerate(MEASURES, start=1):
         _draw_before_and_after(plot, from_below, measure, panel)
     names = [fig.label(row["token"]) for row in from_below]

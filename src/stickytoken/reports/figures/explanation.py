@@ -104,7 +104,7 @@ def _by_layer(
     headings = ("measure", *(column.replace("_", " ") for column in columns))
     if not rows_by_panel:
         return fig.figure_of_nothing(name, title, reading, "this model does not expose it", headings)
-    figure = fig.new_panels(list(rows_by_panel), 380, 0.1)
+    figure = fig.new_panels(list(rows_by_panel), height=380, spacing=0.1)
     for panel, rows in enumerate(rows_by_panel.values(), start=1):
         _draw_layers(figure, rows, token, panel)
     layer_count = len(next(iter(rows_by_panel.values())))
@@ -116,7 +116,7 @@ def _by_layer(
         sentences.append(_layers_in_words(panel_title, rows, token))
         cells += [(panel_title, *_values(row, columns)) for row in rows]
     panel_count = len(rows_by_panel)
-    narrow = fig.stacked(figure, panel_count, 360 * panel_count) if panel_count > 1 else {}
+    narrow = fig.stacked(figure, panels=panel_count, height=360 * panel_count) if panel_count > 1 else {}
     return ReportFigure(name, title, figure, " ".join(sentences), reading, DataTable(headings, cells), narrow)
 
 

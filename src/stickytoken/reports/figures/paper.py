@@ -119,7 +119,7 @@ def mean_shift(curves: list[Curve], controls: list[Curve], who: str) -> ReportFi
     if not curves:
         return fig.figure_of_nothing(name, title, reading, _WITHOUT_CURVES)
     copies = curves[0]["copies"]
-    figure = fig.new_panels(("pairs below u", "pairs above u"), 400, 0.04, same_scale=True)
+    figure = fig.new_panels(("pairs below u", "pairs above u"), height=400, spacing=0.04, same_scale=True)
     looks = {who: (fig.STICKY, "solid"), "ordinary tokens": (fig.CONTROL, "dash")}
     rows = []
     sentences = []
@@ -149,7 +149,8 @@ def mean_shift(curves: list[Curve], controls: list[Curve], who: str) -> ReportFi
     figure.update_layout(legend={"y": -0.2, "yanchor": "top"}, hovermode="closest")
     headings = ("tokens", "pairs", *(f"{count} copies" for count in copies))
     table = DataTable(headings, rows)
-    return ReportFigure(name, title, figure, " ".join(sentences), reading, table, fig.stacked(figure, 2, 780))
+    narrow = fig.stacked(figure, panels=len(SIDES), height=780)
+    return ReportFigure(name, title, figure, " ".join(sentences), reading, table, narrow)
 
 
 def _shifts(curves: list[Curve]) -> dict[str, list[float | None]]:
@@ -200,9 +201,8 @@ def flagged_categories(tokens: pl.DataFrame) -> ReportFigure:
     plot = draw_breakdowns(parts)
     alt = f"{counted(len(sticky), 'sticky token')} of {len(tokens):,}. {_shares_in_words(parts)}"
     headings = ("property", "group", "tokens", "sticky", "share of the sticky tokens")
-    return ReportFigure(
-        name, title, plot, alt, reading, DataTable(headings, rows), fig.stacked(plot, len(parts), 700)
-    )
+    narrow = fig.stacked(plot, panels=len(parts), height=700)
+    return ReportFigure(name, title, plot, alt, reading, DataTable(headings, rows), narrow)
 
 
 def _share_rows(part: Breakdown) -> list[tuple[Any, ...]]:

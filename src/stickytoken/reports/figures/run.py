@@ -329,11 +329,11 @@ def _scatter_in_words(measured: pl.DataFrame, described: Scatter) -> str:
 
 
 def _quantile_texts(rows: pl.DataFrame, described: Scatter, level: float) -> list[str]:
-    quantiles = []
+    texts = []
     for column in (described.x, described.y):
-        value = np.quantile(rows[column.key].to_numpy(), level)
-        quantiles.append(_precise_text(column, float(value)))
-    return quantiles
+        quantile = np.quantile(rows[column.key].to_numpy(), level)
+        texts.append(_precise_text(column, float(quantile)))
+    return texts
 
 
 # Maximum number of sticky tokens in the table of a scatter figure.
@@ -396,7 +396,7 @@ def symptom_curves(curves: list[Curve], controls: list[Curve], u: float) -> Repo
         table = DataTable(("token", "pairs", *(f"{count} copies" for count in copies)), rows)
         plot = _draw_curves(curves[:_DRAWN_CURVES], ordinary, copies, u)
         if curves:
-            narrow = fig.stacked(plot, 2, 820)
+            narrow = fig.stacked(plot, panels=len(SIDES), height=820)
     else:
         plot = fig.empty_figure("this run has no symptom curves")
     return ReportFigure(
@@ -458,7 +458,7 @@ def _draw_curves(
 ) -> go.Figure:
     """Draw one panel for the pairs below the mean similarity u, and one for the pairs above it."""
     titles = ("unrelated pairs (below u)", "related pairs (above u)")
-    figure = fig.new_panels(titles, 430, 0.04, same_scale=True)
+    figure = fig.new_panels(titles, height=430, spacing=0.04, same_scale=True)
     for panel, side in enumerate(SIDES, start=1):
         if side in ordinary:
             lines = np.array(ordinary[side])
@@ -514,6 +514,8 @@ def _draw_curve(figure: go.Figure, curve: Curve, side: str, series: int, panel: 
 
 # Number of scripts that get their own bar. Less frequent scripts share one bar.
 _MOST_SCRIPTS = 7
+# Number of bars in a panel whose labels have room side by side. The labels of more bars are tilted.
+_MOST_LEVEL_LABELS = 7
 # Tokens with at least this many characters share one bar.
 _LONGEST = 10
 _DECILES = 10
@@ -628,7 +630,7 @@ def composition(tokens: pl.DataFrame) -> ReportFigure:
         " ".join(sentences),
         _READ_COMPOSITION,
         DataTable(("property", "group", "tokens", "sticky", "share sticky"), rows),
-        fig.stacked(plot, len(parts), 1180),
+        fig.stacked(plot, panels=len(parts), height=1180),
     )
 
 
@@ -650,7 +652,7 @@ def draw_breakdowns(parts: list[Breakdown]) -> go.Figure:
         in_legend = position == 0
         _draw_shares(plot, part.groups, part.examined, "all tokens examined", grey, in_legend, cell)
         _draw_shares(plot, part.groups, part.sticky, "sticky tokens", hatched, in_legend, cell)
-        angle = -45 if len(part.groups) > _MOST_SCRIPTS else None
+        angle = -45 if len(part.groups) > _MOST_LEVEL_LABELS else None
         plot.update_xaxes(type="category", tickangle=angle, **cell)
     plot.update_yaxes(title_text="% of tokens", col=1)
     legend = {"y": -0.14, "yanchor": "top"}
