@@ -35,7 +35,7 @@ BY_HAND = {
         "For the 100,000 entries of OpenAI's tokenizer, between 3 cents and 2.36 dollars, at 0.02 dollars": (
             "an estimate of `detect`, for which OpenAI's service must answer"
         ),
-        "The first rounds cost the 3 cents": "the same",
+        "The first rounds cost 3 cents": "the same",
         "18 of the 21 push more": "the sum of a `probe` that docs/paper.md describes and no file records",
     }
 }
@@ -218,7 +218,7 @@ CLAIMS = {
         ("Of the 23,699 tokens that can occur in text, 18 are sticky", [MINILM.examined, MINILM.sticky]),
         ("The other 17 are", [int(MINILM.sticky) - 1]),
         ("`<eos>` pushes 2.2 times (1.9 to 2.6)", GEMMA.push(EOS)),
-        ("Of 5,000 random tokens", [SAMPLE]),
+        ("Of 5,000 random tokens, none", [SAMPLE]),
         (
             "in the top 10 of 3.8 of 120 queries",
             [TOP, *top_tens(TYPED_GEMMA, "without copies"), GEMMA_QUERIES],
@@ -229,9 +229,10 @@ CLAIMS = {
         ("pushes most: 1.3 times (1.1 to 1.5)", MPNET.push(START)),
         ("`<s>` pushes 9.6 times (7.9 to 11.8)", E5.push(START)),
         ("`</s>` 6.6 times", E5.push(END)[:1]),
+        ("Of 5,000 random tokens, five", [SAMPLE]),
         ("that push 1.9 to 2.4 times", [E5.push("▁тогтмол")[0], E5.push("▁εγκληματικ")[0]]),
         ("only 87 of the 5,004 were measured in documents", [E5.in_documents, E5.examined]),
-        ("of 128 drawn from the whole vocabulary to compare with, 3 pushed enough", E5.random),
+        ("of 128 random tokens of the whole vocabulary, measured for comparison, 3 pushed", E5.random),
         ("at least 40% less of a text", [HIDES]),
         ("at least 1.5 times as many wrong results", [PUSHES]),
         ("20% or 1.25 times is enough", [HIDES_UNUSUAL, PUSHES_UNUSUAL]),
@@ -247,19 +248,16 @@ CLAIMS = {
         ("The paper lists 21 tokens", [PUBLISHED]),
         ("None of the other 20 reaches", [PUBLISHED - 1]),
         ("finds the 474 published candidates and exactly the 21 published", [CANDIDATES, PUBLISHED]),
-        ("We made 20 ordinary tokens", measured("repair", "erased share against")[3:]),
-        ("only 4 of them back to within 5 points", [measured("repair", "erased share against")[2], "5"]),
-        ("rose by 0.27 points", measured("repair", "scores")[2:3]),
         ("in the top 10 of 1.72 queries", [TOP, *top_tens(TYPED_MINILM, "[CLS] before, repaired")]),
         ("instead of 4.46", top_tens(TYPED_MINILM, "[CLS] before")),
         ("by 18% of its queries instead of 30%", [WHITENED["without"][0], STORED["without"][0]]),
-        ("the mean of 64", [result("whitening")["documents"]]),
+        ("on 64 Cranfield abstracts", [result("whitening")["documents"]]),
         ("in the top 10 of 29 queries that", [TOP, WHITENED["[CLS]"][1]]),
-        ("instead of 3.9", STORED["[CLS]"][1:]),
-        ("the 3.9 to 2.8", [STORED["[CLS]"][1], CENTRED["[CLS]"][1]]),
-        ("leaves the 1.2 without", CENTRED["without"][1:]),
+        ("answer, instead of 3.9", STORED["[CLS]"][1:]),
+        ("2.8 instead of 3.9", [CENTRED["[CLS]"][1], STORED["[CLS]"][1]]),
+        ("it stays at 1.2", CENTRED["without"][1:]),
         ("A run encodes 86,466 texts", [MINILM.texts]),
-        ("gave 16 of the 18, and 46 others", AGAIN),
+        ("16 of the 18 were flagged, and 46 others", AGAIN),
         ("9 minutes of processor time", [DETECTION["processor_seconds"] / 60]),
     ],
     "docs/tutorial.md": [
@@ -325,7 +323,14 @@ FURTHER_CLAIMS = {
             top_tens(TYPED_GEMMA, "an ordinary word before", "an ordinary word after"),
         ),
     ],
-    "docs/repair.md": [("STS-B rises by 0.27 points", measured("repair", "scores")[2:3])],
+    "docs/repair.md": [
+        ("the vectors of 20 tokens", measured("repair", "erased share against")[3:]),
+        (
+            "Only 4 then erased the same share as originally, within 5 points",
+            [measured("repair", "erased share against")[2], "5"],
+        ),
+        ("STS-B rises by 0.27 points", measured("repair", "scores")[2:3]),
+    ],
 }
 
 
