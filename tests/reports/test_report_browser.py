@@ -215,7 +215,7 @@ def test_figures_are_replaced_whole_or_not_at_all(folder, tmp_path, monkeypatch)
     assert contents() == {old.name: b"old"}
     with monkeypatch.context() as patched:
         patched.setattr("os.fsync", full)
-        with pytest.raises(RunError, match=naming(NO_SPACE)):
+        with pytest.raises(RunError, match=naming(old)):
             save_figures(figures, tmp_path)
     assert contents() == {old.name: b"old"}
     save_figures(figures, tmp_path)
