@@ -525,12 +525,8 @@ def _require_supported_dtype(encoder: SentenceTransformerEncoder, dtype: str) ->
     Raises:
         ModelError: the device or the model cannot compute in this precision.
     """
-    import torch
-
     try:
         _ = encoder.dimension
-    except torch.OutOfMemoryError:
-        raise
     except ModelError as error:
         # torch raises RuntimeError for an unsupported operation or mixture of types.
         if not isinstance(error.__cause__, RuntimeError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import reprlib
@@ -162,6 +163,11 @@ _BLANK = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\uffa0]"
     "|(?<![^\\s'\"#\u2581])[\ufe00-\ufe0f\U000e0100-\U000e01ef](?!\u20e3)"
 )
+
+
+def as_json(document: Any) -> str:
+    """Return a document as JSON text, with all characters outside ASCII escaped."""
+    return json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
 
 
 def visible(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Numbers, nouns and names as every output writes them."""
+"""Numbers, nouns and names, as they are written in sentences and tables."""
 
 from __future__ import annotations
 

@@ -12,7 +12,9 @@ from naming import naming, says
 from planted import command
 from stickytoken import load_encoder, open_run
 from stickytoken.audits import audit, wording
+from stickytoken.audits._index import Queries
 from stickytoken.errors import InputError
+from stickytoken.insertion import Token
 
 
 def test_a_named_column_must_be_in_documents_or_queries(tampered_run, texts, queries, tmp_path):
@@ -113,3 +115,24 @@ def test_the_command_takes_stored_vectors(tampered_run, texts, stored, tmp_path)
     )
     assert result.exit_code == 0, result.stderr
     assert "with the vectors of vectors.npy" in " ".join(result.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("token", "query", "is_contained"),
+    [
+        (" Lift", "what is lift?", True),
+        ("lift", "a forklift lifts", False),
+        ("?", "what is lift?", True),
+        ("!", "what is lift?", False),
+        ("'s", "The wing's LIFT", True),
+        ("天", "今天天气很好", True),
+        ("雨", "今天天气很好", False),
+        ("ไทย", "ภาษาไทยง่าย", True),
+        ("हिन्दी", "क्या यह हिन्दी है", True),
+        ("[SEP]", "a [sep] b", True),
+        (" ", "what is lift?", False),
+    ],
+)
+def test_a_query_contains_a_token_as_a_whole_word_or_as_any_other_text(token, query, is_contained):
+    queries = Queries([query], 1, [frozenset()], [None], "the given list", "first sentences")
+    assert queries.find_lacking(Token(1, token)).tolist() == [not is_contained]

@@ -15,6 +15,7 @@ from naming import naming
 from stickytoken.audits import Audit, audit, audits_in, open_audit
 from stickytoken.errors import RunError
 from stickytoken.methods.profile.documents import DocumentStage
+from stickytoken.methods.profile.estimates import EFFECTS_FILE
 
 
 def test_an_audit_of_an_earlier_version_is_refused_with_what_to_do(finished, tmp_path):
@@ -51,6 +52,16 @@ def test_an_audit_of_a_model_loads_it_once(finished, tampered_run, texts, querie
     )
     assert not model.exists()
     assert measured.path == finished.path
+
+
+def test_an_audit_whose_table_was_deleted_has_its_notes_once(tampered_run, texts, queries, tmp_path):
+    run = Path(shutil.copytree(tampered_run, tmp_path / "run"))
+    (run / EFFECTS_FILE).unlink()  # there is a note on this
+    first = audit(run, texts, queries=queries, settings=SMALL)
+    (first.path / "topics.parquet").unlink()
+    again = audit(run, texts, queries=queries, settings=SMALL)
+    assert len(first.record.notes) == 1
+    assert again.record.notes == first.record.notes
 
 
 class InterruptionError(Exception):

@@ -85,14 +85,12 @@ def test_what_stands_beside_a_corpus_counts_for_a_method_that_uses_topics(monkey
         replace(plain, bundled=True),
         collect_sentences(["a b", "c e"], "test"),
     ]
-    fingerprints = {corpus_fingerprint(corpus, uses_topics=True) for corpus in (plain, *others)}
+    fingerprints = {corpus_fingerprint(corpus) for corpus in (plain, *others)}
     assert len(fingerprints) == 4
-    assert corpus_fingerprint(plain, uses_topics=False) == plain.fingerprint
-    assert corpus_fingerprint(replace(plain, source="elsewhere"), uses_topics=True) in fingerprints
+    assert corpus_fingerprint(replace(plain, source="elsewhere")) in fingerprints
     kinds = text_kinds()
     monkeypatch.setattr(data, "text_kinds", lambda: replace(kinds, texts=kinds.texts[:-1]))
-    assert corpus_fingerprint(plain, uses_topics=True) not in fingerprints
-    assert corpus_fingerprint(plain, uses_topics=False) == plain.fingerprint
+    assert corpus_fingerprint(plain) not in fingerprints
 
 
 def test_values_that_are_easily_confused_have_hashes_of_their_own():

@@ -18,8 +18,10 @@ import stickytoken
 from interrupted import finished
 from naming import naming, says
 from stickytoken import RepairSettings, load_encoder
+from stickytoken.data import collect_sentences
 from stickytoken.errors import InputError, ModelError, RepairError, RunError, StickyTokenError
 from stickytoken.repairs import _job, repair
+from stickytoken.repairs.recheck import list_used_texts
 from stickytoken.repairs.records import DOCUMENT_FILE, REPAIR_FILE
 from stickytoken.unit_vectors import exact_unit_vectors
 
@@ -225,6 +227,13 @@ def test_an_unverified_repair_says_so(run, tmp_path):
     assert "not verified" in repr(repair_found)
     assert repair_found.tokens["push_after"].to_list() == [None]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_an_unverified_repair_needs_no_texts_that_the_run_has_left(run, tmp_path):
+    used = collect_sentences(list_used_texts(run), "used texts")
+    with pytest.raises(InputError, match=naming("used", "used texts")):
+        repair(run, out=tmp_path / "out", sentences=used, tokens=[repaired.WORD])
+    assert quick(run, tmp_path / "out", sentences=used, tokens=[repaired.WORD]).verified is None
 
 
 def test_a_token_that_nothing_else_repairs_gets_the_row_of_the_nearest_ordinary_one(run, tmp_path):

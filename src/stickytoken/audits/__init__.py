@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["Audit", "AuditSettings", "audit", "audits_in", "open_audit"]
 
 # Increase this version when the same inputs no longer give the same numbers.
-_IDENTITY_VERSION = 8
+_IDENTITY_VERSION = 9
 
 
 def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each

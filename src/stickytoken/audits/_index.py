@@ -6,7 +6,6 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -38,6 +37,12 @@ _LEAST_QUERY_WORDS = 4
 _MOST_QUERY_WORDS = 30
 # Maximum number of queries that are taken from documents, to limit the computing time.
 _DRAWN_QUERIES = 200
+# A character of a word, in scripts that separate words by spaces: not Thai, Lao, Burmese, Khmer, Chinese or
+# Japanese.
+_WORD_CHARACTER = (
+    r"[^\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\uf900-\ufaff"
+    r"\U00020000-\U0003ffff]"
+)
 INDEX = "index"
 """Name of the stage that encodes documents."""
 INDEX_QUERIES = "queries"
@@ -68,14 +73,18 @@ class Queries:
     source: str
     answers_source: str
 
-    @cached_property
-    def _words(self) -> list[set[str]]:
-        return [set(re.findall(r"\w+", text.casefold())) for text in self.texts]
-
     def find_lacking(self, token: Token) -> NDArray[np.bool_]:
-        """Return whether each query lacks the token: a document with copies may well answer the others."""
-        word = token.text.strip().casefold()
-        return np.array([word not in words for words in self._words])
+        """Return whether each query lacks the token: a document with copies may well answer the others.
+
+        A word counts only as a whole one, and anything else wherever it stands. A blank token is in no query.
+        """
+        text = token.text.strip().casefold()
+        if not text:
+            return np.ones(len(self.texts), dtype=np.bool_)
+        before = rf"(?<!{_WORD_CHARACTER})" if re.match(_WORD_CHARACTER, text[0]) else ""
+        after = rf"(?!{_WORD_CHARACTER})" if re.match(_WORD_CHARACTER, text[-1]) else ""
+        pattern = re.compile(before + re.escape(text) + after)
+        return np.array([pattern.search(query.casefold()) is None for query in self.texts])
 
 
 @dataclass(frozen=True)

@@ -69,10 +69,13 @@ def measure(job: AuditJob, candidates: Candidates, held: resume.Resumed[AuditRec
     for name, rows in tables.items():
         folder.write_table(name, pl.DataFrame(rows, results.TABLES[name]))
 
-    notes = [*held.record.notes, *candidates.notes]
+    # If a table of a finished audit was deleted, its record has the notes already.
+    notes = list(dict.fromkeys([*held.record.notes, *candidates.notes]))
     if runner.unanswered:
         count = counted(len(runner.unanswered), "token")
-        notes.append(f"{count} could not be measured, because the server gives no vector for a document")
+        note = f"{count} could not be measured, because the server gives no vector for a document"
+        if note not in notes:
+            notes.append(note)
     found_without = panel.is_found
     # The push is a ratio without an upper end, of which one token could carry the mean; found is a share.
     result = AuditResultRecord(

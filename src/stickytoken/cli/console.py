@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import signal
@@ -33,7 +32,7 @@ from rich.text import Text
 
 from stickytoken.errors import StickyTokenWarning
 from stickytoken.methods import Column
-from stickytoken.validation import visible
+from stickytoken.validation import as_json, visible
 
 if TYPE_CHECKING:
     import polars as pl
@@ -112,11 +111,6 @@ def show_warnings_as_notes() -> None:
     warnings.simplefilter("default")
     warnings.simplefilter("always", StickyTokenWarning)
     warnings.showwarning = show
-
-
-def as_json(document: Any) -> str:
-    """Return a document as JSON text, with all characters outside ASCII escaped."""
-    return json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
 
 
 def print_json(document: Any) -> None:

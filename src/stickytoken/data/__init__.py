@@ -386,16 +386,11 @@ PairSource: TypeAlias = str | Path | Iterable[SentencePair | tuple[str, str, flo
 Corpus = TypeVar("Corpus", bound=Sentences | PairCorpus)
 
 
-def corpus_fingerprint(corpus: Sentences | PairCorpus, uses_topics: bool) -> str:
-    """Return a hash of everything in a corpus, and in the package's own texts, that can change a result.
-
-    ``uses_topics`` says whether the method's results depend on the topics of the sentences.
-    """
-    if uses_topics and isinstance(corpus, Sentences):
-        # The bundled corpus counts as one kind of text, but the same sentences read from a file count
-        # as the user's own corpus. The results differ, so the fingerprints must differ too.
-        return digest([corpus.fingerprint_with_topics, corpus.bundled, text_kinds().fingerprint_with_topics])
-    return corpus.fingerprint
+def corpus_fingerprint(corpus: Sentences) -> str:
+    """Return a hash of everything in a corpus, and in the package's own texts, that can change a result."""
+    # The bundled corpus counts as one kind of text, but the same sentences read from a file count as the
+    # user's own corpus. The results differ, so the fingerprints must differ too.
+    return digest([corpus.fingerprint_with_topics, corpus.bundled, text_kinds().fingerprint_with_topics])
 
 
 def choose_corpus(sentences: SentenceSource | None, pairs: PairSource | None) -> Sentences | PairCorpus:

@@ -128,7 +128,8 @@ def _run_of_endpoint(model: str, runs: Path, candidates: Mapping[Path, RunRecord
 def _no_run_of_endpoint(model: str, runs: Path) -> InputError:
     return InputError(
         f"{runs} has no run of {model} over its whole vocabulary: run `stickytoken detect` first, which "
-        "shows the cost of the requests"
+        "shows the cost of the requests, or pass the folder of a run over some tokens, such as one with "
+        "candidates, instead of the model"
     )
 
 

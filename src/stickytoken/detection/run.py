@@ -230,7 +230,7 @@ class Run:
 
     @property
     def evidence(self) -> RunEvidence | None:
-        """Symptom curves, sentence pairs and search results; None if the run has no evidence.
+        """Symptom curves and sentence pairs; None if the run has no evidence.
 
         Raises:
             RunError: A file is damaged.

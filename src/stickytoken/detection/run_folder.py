@@ -194,7 +194,7 @@ def _defect_of_column(column: pl.Series) -> str | None:
     """Return what a damaged column contains, as a phrase such as "rows without text"; None if it is usable.
 
     The columns of `_TEXT_COLUMNS` and `_NULLABLE_TEXT_COLUMNS` must hold text, and floating-point columns
-    finite numbers. The column lift must be numeric.
+    finite numbers.
     """
     dtype = column.dtype
     if column.name in _TEXT_COLUMNS + _NULLABLE_TEXT_COLUMNS:
@@ -204,8 +204,6 @@ def _defect_of_column(column: pl.Series) -> str | None:
         if dtype == pl.String and (column.str.len_chars() > _LONGEST_TEXT).any():
             return f"a text of more than {_LONGEST_TEXT:,} characters"
         return None
-    if column.name == "lift" and not (dtype.is_numeric() or dtype == pl.Null):
-        return f"{dtype} instead of numbers"
     if dtype.is_float() and not column.drop_nulls().is_finite().all():
         return "a number that is not finite"
     return None
@@ -344,7 +342,7 @@ EVIDENCE_SCHEMA: dict[str, Any] = {
 
 
 class RunEvidence(NamedTuple):
-    """Curves, pairs and search results for some of a run's tokens."""
+    """Curves and pairs for some of a run's tokens."""
 
     record: EvidenceRecord
     tokens: pl.DataFrame  # with the columns of EVIDENCE_SCHEMA
@@ -377,7 +375,7 @@ def has_evidence(folder: RunFolder) -> bool:
 
 
 def read_evidence(folder: RunFolder) -> RunEvidence | None:
-    """Return the curves, pairs and search results of a run; None if the run has no evidence."""
+    """Return the curves and pairs of a run; None if the run has no evidence."""
     record = folder.read_record(EVIDENCE_RECORD_FILE, EvidenceRecord) if has_evidence(folder) else None
     if record is None:
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from stickytoken.repairs._job import RepairJob
 from stickytoken.repairs._plans import plan_repairs
 from stickytoken.repairs._verification import NEIGHBOURS, find_neighbours, verify
 from stickytoken.repairs.documents import write_documents
-from stickytoken.repairs.recheck import make_recheck
+from stickytoken.repairs.recheck import Recheck, make_recheck
 from stickytoken.repairs.result import Repair, open_repair
 from stickytoken.settings.repair import RepairSettings
 from stickytoken.validation import file_path, or_default, require_callable
@@ -130,15 +131,22 @@ def repair(
         neighbours = []
         if settings.verify:
             neighbours = find_neighbours(model, vocabulary, ids, opened)
-        recheck = make_recheck(
-            opened,
-            model.encoder,
-            vocabulary,
-            corpus,
-            seed=settings.seed,
-            excluded=opened.sticky_ids.union(ids, [neighbour.token.id for neighbour in neighbours]),
-            progress=progress,
-        )
+
+        # Without verification, hardly any repair needs a recheck, and the run may have left too few texts.
+        @cache
+        def recheck() -> Recheck:
+            return make_recheck(
+                opened,
+                model.encoder,
+                vocabulary,
+                corpus,
+                seed=settings.seed,
+                excluded=opened.sticky_ids.union(ids, [neighbour.token.id for neighbour in neighbours]),
+                progress=progress,
+            )
+
+        if settings.verify:
+            recheck()  # refuses too few texts before anything is built
         job = RepairJob(opened, model, vocabulary, ids, settings, recheck, build_folder)
         choices = job.choose(plans)
         job.write({token_id: choice.candidate for token_id, choice in choices.items()})
@@ -146,7 +154,7 @@ def repair(
         verification = None
         if settings.verify:
             verification, token_records = verify(
-                model, job.load(), recheck, token_records, neighbours, corpus, chosen_task
+                model, job.load(), recheck(), token_records, neighbours, corpus, chosen_task
             )
         recorded_settings: dict[str, Any] = {"neighbours": NEIGHBOURS, "seed": settings.seed}
         if model.named_route is not None:

@@ -19,7 +19,7 @@ from stickytoken.repairs.records import CheckRecord
 from stickytoken.validation import visible
 
 # Number of texts whose vectors are compared. A few suffice, because a wrong weight changes every vector.
-_ENCODED_TEXTS = 24
+ENCODED_TEXTS = 24
 # Number of texts that are tokenized, besides spellings of the repaired tokens.
 _TOKENIZED_TEXTS = 256
 # Minimum cosine between the vectors that this process and the fresh process compute for a text, for the two
@@ -28,7 +28,7 @@ _SAME_COSINE = 0.999
 
 # Limits on what a finding quotes: characters of an error, and of a text.
 _SHOWN_ERROR = 300
-_SHOWN_TEXT = 60
+SHOWN_TEXT = 60
 
 
 def check_fresh_process(
@@ -49,7 +49,7 @@ def check_fresh_process(
     tokenized = [*spellings, *texts[:_TOKENIZED_TEXTS]]
     all_ids = repaired.encoder.content_ids(texts)
     fitting = [text for text, ids in zip(texts, all_ids, strict=True) if repaired.encoder.fits(ids)]
-    encoded = fitting[:_ENCODED_TEXTS]
+    encoded = fitting[:ENCODED_TEXTS]
     route = original.encoder.route
     request = {
         "folder": str(repaired.folder.absolute()),
@@ -107,7 +107,7 @@ def _check_loaders(answer: Mapping[str, Any], count: int) -> CheckRecord:
     first_difference_by_loader = answer["unequal"]
     if first_difference_by_loader:
         loader, text = next(iter(first_difference_by_loader.items()))
-        shown_text = visible(text[:_SHOWN_TEXT])
+        shown_text = visible(text[:SHOWN_TEXT])
         finding = f"{loader} tokenizes {shown_text!r} differently from sentence-transformers"
         return CheckRecord(name="tokenizers", passed=False, finding=finding)
     finding = f"{loaders} give equal ids for {count:,} texts"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -46,7 +46,8 @@ class RepairJob:
         vocabulary: vocabulary of the model before the repair.
         ids: ids of the tokens to repair.
         settings: settings of the repair.
-        recheck: measures tokens of the model before the repair, in other texts than those of the run.
+        recheck: returns what measures tokens of the model before the repair, in other texts than those of the
+            run. Called only if something is measured.
         build_folder: folder to build the repaired model in.
         written: strategy of each repair in the model in the build folder, keyed by token id.
         loaded: the model in the build folder; None if it is not loaded.
@@ -57,7 +58,7 @@ class RepairJob:
     vocabulary: Vocabulary
     ids: list[int]
     settings: RepairSettings
-    recheck: Recheck
+    recheck: Callable[[], Recheck]
     build_folder: Path
     written: dict[int, Strategy] | None = None
     loaded: RepairableModel | None = None
@@ -96,7 +97,7 @@ class RepairJob:
             for token_id, candidate in candidates.items()
         }
         repaired = self.load().encoder
-        recheck = self.recheck.of_model(repaired, categorize(repaired.tokenizer), "try", same_ordinary=True)
+        recheck = self.recheck().of_model(repaired, categorize(repaired.tokenizer), "try", same_ordinary=True)
         return recheck.judge(group_copies(self.model.encoder, strategies))
 
     def make_records(
@@ -215,7 +216,7 @@ class RepairJob:
                 at_most_median = pl.col("erased") <= pl.col("erased").median()
                 typical: list[int] = benign.filter(at_most_median)["token_id"].to_list()
                 return typical
-        return self.recheck.find_typical_tokens()
+        return self.recheck().find_typical_tokens()
 
     def _require_token_embeddings(self) -> NDArray[np.float32]:
         """Return the token embeddings, shape (V, D); raise a RepairError if the model exposes none."""

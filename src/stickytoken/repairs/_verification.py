@@ -22,7 +22,7 @@ from stickytoken.intervals import bootstrap_samples, contrast_intervals, resampl
 from stickytoken.measurement.engine import Progress, ProgressCallback
 from stickytoken.methods import Verdict
 from stickytoken.methods.measures import PUSH
-from stickytoken.repairs._fresh_process import check_fresh_process
+from stickytoken.repairs._fresh_process import ENCODED_TEXTS, SHOWN_TEXT, check_fresh_process
 from stickytoken.repairs.model_folder import RepairableModel
 from stickytoken.repairs.recheck import Recheck, group_copies
 from stickytoken.repairs.records import (
@@ -61,11 +61,7 @@ _EXCUSED_LOSS = 0.02
 _SAMPLES = 400
 _COVERAGE = 0.95
 
-# Number of texts whose vectors are compared. A few suffice, because a wrong weight changes every vector.
-_ENCODED_TEXTS = 24
-
-# Limits on what a finding quotes: characters of a text, and number of tokens.
-_SHOWN_TEXT = 60
+# Maximum number of tokens that a finding quotes.
 _SHOWN_TOKENS = 5
 
 
@@ -251,7 +247,7 @@ class _Changes:
     def check_other_texts(self, texts: Sequence[str]) -> CheckRecord:
         """Check that texts which the repair does not affect have exactly the same vectors in both models."""
         unaffected = self._keep_unaffected(texts)
-        encoded = [text for text, ids in unaffected if self.original.fits(ids)][:_ENCODED_TEXTS]
+        encoded = [text for text, ids in unaffected if self.original.fits(ids)][:ENCODED_TEXTS]
         before = self.original.encode(encoded)
         after = self.repaired.encode(encoded)
         is_identical = bool(np.array_equal(before, after))
@@ -371,7 +367,7 @@ def _check_unreachable(
     for text, ids in zip(every_text, repaired.tokenizer.encode_many(every_text), strict=True):
         produced = [names[token_id] for token_id in ids if token_id in names]
         if produced:
-            finding = f"{visible(text[:_SHOWN_TEXT])!r} still becomes {visible(produced[0])!r}"
+            finding = f"{visible(text[:SHOWN_TEXT])!r} still becomes {visible(produced[0])!r}"
             return CheckRecord(name="unreachable", passed=False, finding=finding)
     entries = "the entry" if len(names) == 1 else f"any of the {len(names)} entries"
     finding = f"none of {len(every_text):,} texts, including spellings of the tokens, produces {entries}"

@@ -92,7 +92,7 @@ def make_recheck(
             the run's thresholds; otherwise, it uses the default thresholds.
         encoder: the model of the run.
         vocabulary: vocabulary of the model.
-        corpus: texts to choose from, in addition to the bundled kinds of text.
+        corpus: texts to choose from; if it is the bundled one, in addition to the bundled kinds of text.
         seed: seed for all random choices, which should differ from the seed of the run.
         excluded: ids of tokens that must not serve as ordinary tokens, such as flagged and repaired ones.
         progress: called as texts are encoded.

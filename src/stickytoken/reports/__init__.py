@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -23,7 +22,7 @@ from stickytoken.reports.content import RunContent, read_content
 from stickytoken.reports.facts import explained_tokens, paper_figures, report_figures
 from stickytoken.reports.figures import ReportFigure
 from stickytoken.reports.page import run_document, run_markdown, run_page
-from stickytoken.validation import file_path, shown
+from stickytoken.validation import as_json, file_path, shown
 
 __all__ = ["Format", "report"]
 
@@ -115,7 +114,7 @@ def _subject(
 def _render(subject: RunContent | Comparison, report_format: Format) -> str:
     if report_format is Format.JSON:
         document = subject.summary() if isinstance(subject, Comparison) else run_document(subject)
-        return json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
+        return as_json(document)
     is_page = report_format is Format.HTML
     if isinstance(subject, Comparison):
         return comparison_page(subject) if is_page else comparison_markdown(subject)

@@ -23,6 +23,7 @@ from stickytoken.cli._command import command
 from stickytoken.errors import InputError
 from stickytoken.methods import Column
 from stickytoken.settings.reading import Columns
+from stickytoken.validation import as_json
 from stickytoken.version import __version__
 from stickytoken.words import counted
 
@@ -198,12 +199,12 @@ def _format_of(out: Path | None) -> ScanFormat:
 
 def _format_scan(scan: Scan, output_format: ScanFormat) -> str:
     if output_format is ScanFormat.JSON:
-        return console.as_json(scan.summary() | {"found_documents": scan.worst.to_dicts()})
+        return as_json(scan.summary() | {"found_documents": scan.worst.to_dicts()})
     if output_format is ScanFormat.SARIF:
         from stickytoken.findings import sarif
         from stickytoken.scanning.wording import RULES, find_gaps, scan_findings
 
-        return console.as_json(sarif(scan_findings(scan), RULES, __version__, find_gaps(scan)))
+        return as_json(sarif(scan_findings(scan), RULES, __version__, find_gaps(scan)))
     import polars as pl
 
     lists = pl.col("words", "excerpt").list.eval(pl.element().struct.field("text")).list.join(" | ")

@@ -1,4 +1,4 @@
-"""The commands detect and probe, which find and measure the sticky tokens of a model."""
+"""The commands detect, probe and study, which find, measure and compare sticky tokens of a model."""
 
 from __future__ import annotations
 
@@ -196,7 +196,10 @@ def detect(
         return run_detection(stand_in, out=folder, progress=lambda step: stand_in.reached(step.stage))
 
     def find_uncertain(encoder: stickytoken.Encoder) -> UncertainStages | None:
-        """Return the confirming round of profile, whose number of texts depends on earlier results."""
+        """Return the confirming round of profile, from which on the number of texts depends on the results.
+
+        That of special tokens, which are measured earlier, depends on them, too, but they are few.
+        """
         if not isinstance(settings, ProfileSettings):
             return None
         token_count = sample or len(encoder.tokenizer.entries)

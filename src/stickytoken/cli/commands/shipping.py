@@ -20,6 +20,7 @@ from stickytoken.methods import Column
 from stickytoken.methods.measures import Severity, severities_in_words
 from stickytoken.settings.reading import Columns
 from stickytoken.settings.repair import RepairSettings
+from stickytoken.validation import as_json
 from stickytoken.version import __version__
 
 if TYPE_CHECKING:
@@ -303,9 +304,9 @@ def _write_document(
     elif output_format is CheckFormat.GITHUB:
         text = "".join(f"{line}\n" for line in findings.github_annotations(found, incomplete))
     elif output_format is CheckFormat.SARIF:
-        text = console.as_json(findings.sarif(found, rules, __version__, incomplete, notes))
+        text = as_json(findings.sarif(found, rules, __version__, incomplete, notes))
     else:
-        text = console.as_json(summary)
+        text = as_json(summary)
     if out is None:
         console.print_document(text)
     else:

@@ -61,7 +61,6 @@ class ServerBehaviour(BaseModel):
         version: version of this record's format.
         dimension: number of components in each vector.
         encoding: value of `RequestFormat.encoding` that the server accepts.
-        sends_dimensions: value of `RequestFormat.dimensions` that the server accepts.
         noise: standard deviation of the cosine between two texts across two requests that differ in the order
             of their texts.
         least_cosine: smallest cosine between two vectors of the same text in these requests.
@@ -80,7 +79,6 @@ class ServerBehaviour(BaseModel):
     version: Literal[2] = 2
     dimension: int
     encoding: Encoding
-    sends_dimensions: bool
     noise: float = Field(ge=0)
     least_cosine: float
     counts_tokens: bool
@@ -179,7 +177,6 @@ def ask_server(
     return ServerBehaviour(
         dimension=dimension,
         encoding=client.request_format.encoding,
-        sends_dimensions=client.request_format.dimensions,
         noise=_cosine_noise(calls),
         least_cosine=float(min(1.0, (calls[0] * calls[1]).sum(axis=1).min())),
         counts_tokens=counting.counts_tokens,

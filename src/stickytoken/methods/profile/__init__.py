@@ -111,7 +111,7 @@ def identity_parts(job: Job[ProfileSettings]) -> dict[str, Any]:
     """
     encoder = job.encoder
     # Texts are drawn from all topics alike.
-    parts: dict[str, Any] = {"corpus": corpus_fingerprint(job.corpus, uses_topics=True)}
+    parts: dict[str, Any] = {"corpus": corpus_fingerprint(job.sentences)}
     queries = identity_of_queries(encoder)
     if queries is not None:
         parts["queries"] = asdict(queries)

@@ -201,7 +201,8 @@ def measure_rounds(
         The measurements of all tokens in the screening carriers, of the pilots and the confirmed tokens in
         the other carriers, and of special and suspicious tokens in documents.
     """
-    # They were measured, and shown to the user, when the plan was made, so they are only read here.
+    # They were measured, and shown to the user, when the plan was made. They are read here, and only measured
+    # again if the size of the shards changed in between.
     silent_runner = replace(runner, progress=ignore_progress)
     documents_so_far = _measure_special_tokens(job, plan.documents, silent_runner)
     special_ids = documents_so_far.special_ids
