@@ -305,7 +305,7 @@ def load_from_spec(spec: EncoderSpec) -> IdEncoder:
     if spec.device is not None:
         resolution.require_device(spec.device)
     source = resolution.resolve_model(spec.model, spec.revision)
-    resolution.require_embedding_model(source, spec.revision)
+    resolution.require_embedding_files(source, spec.revision)
     folder = Path(source.location)
     if source.origin is Origin.FOLDER:
         spec = replace(spec, model=str(folder.resolve()))
@@ -548,7 +548,7 @@ def require_embedding_model(name: str, revision: str | None = None) -> None:
     has_no_model_files = names_endpoint(name) or names_tiktoken(name)
     if has_no_model_files:
         return
-    resolution.require_embedding_model(resolution.resolve_model(name, revision), revision)
+    resolution.require_embedding_files(resolution.resolve_model(name, revision), revision)
 
 
 def require_model(name: str, revision: str | None = None) -> str:

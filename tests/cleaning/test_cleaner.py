@@ -16,9 +16,11 @@ from naming import naming, says
 from planted import COMMAND_LINE
 from stickytoken import Cleaner
 from stickytoken.cleaning import CleaningRules, Fix, SpanKind, find_spans, spans
+from stickytoken.cleaning.files import clean_document
 from stickytoken.cli.app import app
-from stickytoken.data.rewriting import cut
+from stickytoken.data.documents import Document
 from stickytoken.errors import InputError, RunError
+from stickytoken.settings.reading import Columns
 
 BERT = kinds.description_of(kinds.tokenizer_with(kinds.normalizers_of_models()["BERT, uncased"]))
 RULES = CleaningRules(
@@ -157,12 +159,33 @@ def test_findings_say_how_sure_they_are():
     assert EVERYTHING.would_change(cleaned.reported)
 
 
-@given(st.lists(texts, min_size=2, max_size=3))
-@settings(max_examples=80)
-def test_texts_that_are_one_document_are_cleaned_as_one(parts):
-    cleaned, cuts = CLEANER.clean_parts(parts)
-    assert " ".join(map(cut, parts, cuts)).split() == cleaned.text.split()
-    assert cleaned == CLEANER.clean(" ".join(parts))
+@given(
+    st.lists(texts, min_size=2, max_size=3),
+    st.sampled_from((None, "{0} {1}", "{0} | {1}", " {1}. {0} {1}", "{1} [SEP] able {0}")),
+)
+@settings(max_examples=160)
+def test_texts_that_are_one_document_are_cleaned_as_one(parts, template):
+    columns = Columns(template=template)
+    texts = {str(number): part for number, part in enumerate(parts)}
+    text, starts = columns.fill(texts)
+    document = Document(0, "0", text, parts=tuple(parts), starts=tuple(starts.values()))
+    cleaned, cuts_by_part = clean_document(CLEANER, document)
+    removed = {offset for removal in cleaned.removals for offset in range(removal.start, removal.end)}
+    in_parts = set()
+    for part, part_starts, cuts in zip(parts, starts.values(), cuts_by_part, strict=True):
+        gone = {offset for start, end in cuts for offset in range(start, end)}
+        offsets_in_text = [range(start, start + len(part)) for start in part_starts]
+        in_parts |= {offset for offsets in offsets_in_text for offset in offsets}
+        assert gone == {
+            offset
+            for offset in range(len(part))
+            if any(offsets[offset] in removed for offsets in offsets_in_text)
+        }
+    assert all(in_parts.intersection(range(cut.start, cut.end)) for cut in cleaned.removals)
+    whole = CLEANER.clean(text)
+    assert (cleaned.text, cleaned.reported) == (whole.text, whole.reported)
+    if template is None:
+        assert cleaned == whole
 
 
 def test_a_guess_is_reported_and_taken_out_only_on_request():

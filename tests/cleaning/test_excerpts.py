@@ -76,8 +76,8 @@ def test_a_long_removal_is_shown_by_its_beginning_and_end():
 
 def test_changes_in_title_and_text_are_shown():
     parts = ["a title [SEP]", "able able able able and a text"]
-    cleaned, _ = CLEANER.clean_parts(parts)
-    assert word_diff(" ".join(parts), cleaned.removals) == [
+    text = " ".join(parts)
+    assert word_diff(text, CLEANER.clean(text).removals) == [
         "special token: a title [-[SEP]-] …",
         "flagged token: …[-able able able able-] and a text",
     ]

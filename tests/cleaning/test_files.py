@@ -20,11 +20,12 @@ import planted
 import scanned
 from naming import says
 from stickytoken import Cleaner
-from stickytoken.cleaning.files import clean_file
+from stickytoken.cleaning.files import clean_document, clean_file
 from stickytoken.cli.app import app
-from stickytoken.data.documents import NamedColumns, unicode_text
+from stickytoken.data.documents import Document, NamedColumns, unicode_text
 from stickytoken.data.rewriting import cut, open_source
 from stickytoken.scanning.scan import scan_documents
+from stickytoken.settings.reading import Columns
 
 EXAMPLES = 40
 WORD = scanned.STICKY
@@ -201,7 +202,10 @@ def test_lines_and_rows_keep_every_byte_but_those_of_the_text(case, packed, scan
         for record in case.records:
             expected = []
             if record.texts:
-                _, cuts = cleaner.clean_parts([unicode_text(text) for text in record.texts])
+                texts = {str(number): unicode_text(text) for number, text in enumerate(record.texts)}
+                text, starts = Columns().fill(texts)
+                document = Document(0, "0", text, parts=tuple(texts.values()), starts=tuple(starts.values()))
+                _, cuts = clean_document(cleaner, document)
                 # What is written is cut where it stands, so that even a lone surrogate stays.
                 expected = list(map(cut, record.texts, cuts))
             for fixed, text in zip(record.fixed, [*expected, None], strict=True):
@@ -433,6 +437,68 @@ def test_the_lists_of_a_team_hold_for_every_command(cleaner_file, write, tmp_pat
     checked = planted.command("check", str(cleaner_file), "--documents", str(path), *lists)
     assert checked.exit_code == 0
     assert planted.command("check", str(cleaner_file), "--documents", str(path)).exit_code == 10
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--template", "{title}. {text} ({metadata.summary})"),
+        ("--column", "title", "--column", "text", "--column", "metadata.summary"),
+    ],
+)
+def test_every_command_compares_the_same_text_with_those_that_are_known(
+    cleaner_file, write, tmp_path, options
+):
+    copies = scanned.copies()
+    rows = [
+        {"id": "d1", "title": f"air {copies}", "text": "a flow", "metadata": {"summary": "[SEP] x"}},
+        {"id": "d2", "title": " ", "text": f"{copies} flow", "metadata": {"summary": "last"}},
+        {"id": "d3", "text": f"  {copies} flow", "metadata": {"summary": ""}},
+    ]
+    path = write("own.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    known = tmp_path / "known.txt"
+    scan = ("scan", str(cleaner_file), str(path), *options)
+    written = planted.command(*scan, "--set", f"write-known={known}")
+    assert "(3 more documents)" in written.stderr
+    lists = ("--known", str(known))
+    assert says(planted.command(*scan, *lists).stdout, "none of 3 documents")
+    checked = planted.command("check", str(cleaner_file), "--documents", str(path), *options, *lists)
+    assert checked.exit_code == 0
+    assert command(cleaner_file, path, *options, *lists)[1] == path.read_bytes()
+    kept, aside = tmp_path / "kept.jsonl", tmp_path / "aside.jsonl"
+    command(cleaner_file, path, *options, *lists, "--out", kept, "--quarantine", aside)
+    assert (kept.read_bytes(), aside.read_bytes()) == (path.read_bytes(), b"")
+
+
+@pytest.mark.parametrize(
+    ("template", "title", "text"),
+    [
+        ("{title} {text}", "", "the flow of air"),  # four in a row, of two fields
+        ("{title}. They say: {text}", f"{WORD} {WORD}", f"{WORD} {WORD} the flow of air"),
+        ("{title} [SEP] {text} x", "", "the flow of air"),
+    ],
+)
+def test_what_goes_is_what_a_scan_finds_in_the_text_as_the_index_embeds_it(
+    cleaner_file, write, template, title, text
+):
+    before = {"title": f"{WORD} {WORD}", "text": f"{WORD} {WORD} the flow of air"}
+    if "[SEP]" in template:
+        before = {"title": "", "text": f"{WORD} {WORD} {WORD} {WORD} the flow of air"}
+    path = write("own.jsonl", json.dumps(before) + "\n")
+    _, output, _ = command(cleaner_file, path, "--template", template)
+    assert json.loads(output) == {"title": title, "text": text}
+
+
+def test_words_of_the_template_are_no_reason_to_change_or_to_set_aside_a_document(
+    cleaner_file, write, tmp_path
+):
+    path = write("own.jsonl", '{"title": "air", "text": "flow"}\n')
+    options = ("--template", "{title} [SEP] {text}")
+    _, output, errors = command(cleaner_file, path, *options)
+    assert (output, "none of 1 document changed" in errors) == (path.read_bytes(), True)
+    kept, aside = tmp_path / "kept.jsonl", tmp_path / "aside.jsonl"
+    command(cleaner_file, path, *options, "--out", kept, "--quarantine", aside)
+    assert (kept.read_bytes(), aside.read_bytes()) == (path.read_bytes(), b"")
 
 
 def test_a_row_of_a_single_field_is_never_lost(cleaner_file, write):

@@ -29,10 +29,7 @@ def rewritten(path, columns):
     texts = []
 
     def revise(document):
-        by_column = {"": document.text}
-        if document.columns:
-            by_column = dict(zip(document.columns, document.parts, strict=True))
-        texts.append(columns.fill(by_column))
+        texts.append(document.text)
         return [()] * len(document.parts)
 
     output = io.BytesIO()

@@ -12,6 +12,8 @@ import planted
 import profiled
 import stickytoken
 from naming import naming, says
+from stickytoken import Cleaner
+from stickytoken.cleaning import CleaningRules
 from stickytoken.detection import finding
 from stickytoken.detection.run import Run
 from stickytoken.errors import InputError, RunError
@@ -162,10 +164,16 @@ def test_errors_are_there_if_and_only_if_more_count_than_are_tolerated(altered):
         assert levels == sorted(levels, key=[Level.ERROR, Level.WARNING, Level.NOTE].index)
 
 
+def test_options_that_need_a_run_are_named_as_arguments():
+    cleaner = Cleaner(CleaningRules(words=("river",)))
+    with pytest.raises(InputError, match=r"leave out max_tokens\b"):
+        check(cleaner, documents=["a river"], max_tokens=3)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"words": ["river"]}, naming("words", "documents", "--audit")),
+        ({"words": ["river"]}, naming("words", "documents")),
         ({"fail_on": "bad"}, naming("fail_on", "'bad'", "sticky", "mild", "serious", "severe", "none")),
         ({"max_tokens": -1}, naming("max_tokens", -1, 0)),
         ({"progress": 3}, naming("progress", 3)),

@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -25,6 +26,7 @@ from stickytoken.detection import reopen, token_evidence
 from stickytoken.detection.run import next_steps
 from stickytoken.errors import InputError, RunError
 from stickytoken.repairs.records import last_verified
+from stickytoken.reports import facts
 from stickytoken.reports.cards import cards
 from stickytoken.reports.content import read_content
 from stickytoken.reports.facts import columns, explained_tokens, report_figures
@@ -272,8 +274,8 @@ def test_what_cannot_be_reported_is_refused(run, run_copy, tmp_path):
         (RunError, [run_copy], {}, naming("version", 99)),
         (InputError, [], {}, naming("run folder")),
         (InputError, [run], {"format": "pdf"}, naming("'pdf'", "html", "md", "json")),
-        (RunError, [run], {"out": tmp_path}, naming(tmp_path)),
-        (RunError, [run], {"out": tmp_path / "no" / "r.html"}, naming(tmp_path / "no")),
+        (InputError, [run], {"out": tmp_path}, naming(tmp_path)),
+        (InputError, [run], {"out": tmp_path / "no" / "r.html"}, naming(tmp_path / "no")),
         (InputError, [run, run.path, run], {}, naming(3, "stickytoken compare")),
     ):
         with pytest.raises(error, match=phrase):
@@ -475,3 +477,13 @@ def test_the_glossary_explains_every_heading(run):
 )
 def test_settings_numbers_and_texts_are_written_for_people(written, shown):
     assert written == shown
+
+
+@pytest.mark.parametrize("part", ["scans", "audits"])
+def test_parts_that_a_report_leaves_out_are_counted(run_copy, part):
+    content = read_content(run_copy)
+    shown = facts.notes(replace(content, **{part: (None,) * 3}))
+    assert facts.notes(replace(content, **{part: (None,) * 4})) == [
+        *shown,
+        f"only the latest 3 of 4 {part} in the run folder are shown",
+    ]

@@ -262,31 +262,6 @@ class Cleaner:
             for span in spans
         )
 
-    def clean_parts(self, texts: Sequence[str]) -> tuple[Cleaned, list[list[tuple[int, int]]]]:
-        """Clean texts that form one document when joined by spaces, such as a title and a body.
-
-        Returns:
-            The cleaned document, with offsets in the joined original texts; and for each text, the start and
-            the end (exclusive) of the parts to leave out of it. The spaces that join the texts stay.
-
-        Raises:
-            InputError: A text is not a string.
-        """
-        document = self.clean(" ".join(texts))
-        cuts_by_text: list[list[tuple[int, int]]] = []
-        text_start = 0  # in the joined texts
-        for text in texts:
-            cuts: list[tuple[int, int]] = []
-            for removal in document.removals:
-                start = max(removal.start - text_start, 0)
-                end = min(removal.end - text_start, len(text))
-                is_within_text = start < end
-                if is_within_text:
-                    cuts.append((start, end))
-            cuts_by_text.append(cuts)
-            text_start += len(text) + 1
-        return document, cuts_by_text
-
 
 # Removing a finding joins the text before and after it, which can form another one, as in
 # "<|endof<|endoftext|>text|>". Ordinary texts are clean after one or two rounds. What is nested more deeply

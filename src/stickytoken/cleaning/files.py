@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, BinaryIO
 
-from stickytoken.cleaning import Cleaned, Cleaner, document_counts
-from stickytoken.cleaning.spans import Fix, SpanKind
+from stickytoken.cleaning import Cleaned, Cleaner, Removal, document_counts
+from stickytoken.cleaning.spans import Fix, Span, SpanKind
 from stickytoken.data.documents import Document
-from stickytoken.data.rewriting import Cuts, Source, rewrite
+from stickytoken.data.rewriting import Cuts, Source, cut, rewrite
 from stickytoken.data.rows import Meter, Skipped
 from stickytoken.errors import InputError
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
@@ -162,13 +162,13 @@ def clean_file(
             total = max(totals.documents + 1, round(totals.documents / share))
             progress(Progress("clean", totals.documents, total, totals.documents, unit="documents"))
         if quarantine is not None:
-            spans = cleaner.find(document.text)
+            spans = [span for span in cleaner.find(document.text) if _is_in_part(document, span)]
             if cleaner.would_change(spans):
                 totals.set_aside += 1
                 totals.changed_by_cause.update({span.kind for span in spans})
                 return None
-        cleaned, cuts_by_part = cleaner.clean_parts(document.parts)
-        _count_document(totals, document, cleaned)
+        cleaned, cuts_by_part = clean_document(cleaner, document)
+        _count_document(totals, document, cleaned, cuts_by_part)
         if cleaned.removals and on_cleaned is not None:
             on_cleaned(document, cleaned)
         return cuts_by_part
@@ -188,7 +188,43 @@ def clean_file(
     return totals
 
 
-def _count_document(totals: CleaningTotals, document: Document, cleaned: Cleaned) -> None:
+def clean_document(cleaner: Cleaner, document: Document) -> tuple[Cleaned, list[Cuts]]:
+    """Clean the text of a document, as a scan reads it, and return the result and the cuts of its parts.
+
+    What stands between the parts, as the words of a template, is in no record, so it cannot be removed.
+    """
+    cleaned = cleaner.clean(document.text)
+    removals = tuple(removal for removal in cleaned.removals if _is_in_part(document, removal))
+    cuts_by_part = [_cuts_of_part(document, number, removals) for number in range(len(document.parts))]
+    return replace(cleaned, removals=removals), cuts_by_part
+
+
+def _is_in_part(document: Document, finding: Span | Removal) -> bool:
+    return any(_cuts_of_part(document, number, [finding]) for number in range(len(document.parts)))
+
+
+def _cuts_of_part(document: Document, number: int, findings: Sequence[Span | Removal]) -> Cuts:
+    """Return where a part of a document lies in findings of its text, by offsets of the part."""
+    length = len(document.parts[number])
+    overlaps = []
+    for part_start in document.starts[number]:
+        for finding in findings:
+            start = max(finding.start - part_start, 0)
+            end = min(finding.end - part_start, length)
+            if start < end:
+                overlaps.append((start, end))
+    cuts: list[tuple[int, int]] = []
+    for start, end in sorted(overlaps):  # a part that a template names twice may have the same one twice
+        if cuts and start < cuts[-1][1]:
+            cuts[-1] = (cuts[-1][0], max(end, cuts[-1][1]))
+        else:
+            cuts.append((start, end))
+    return cuts
+
+
+def _count_document(
+    totals: CleaningTotals, document: Document, cleaned: Cleaned, cuts_by_part: Sequence[Cuts]
+) -> None:
     """Add a document to the totals, by what was removed from it and what was left."""
     fixes = {span.fix for span in cleaned.reported}
     totals.left_by_cause.update({span.kind for span in cleaned.reported})
@@ -197,7 +233,7 @@ def _count_document(totals: CleaningTotals, document: Document, cleaned: Cleaned
     if not cleaned.removals:
         return
     totals.changed += 1
-    totals.emptied += not cleaned.text.strip()
+    totals.emptied += not any(map(str.strip, map(cut, document.parts, cuts_by_part)))
     totals.changed_by_cause.update({removal.kind for removal in cleaned.removals})
     repetition = _first_repetition(cleaned)
     if repetition is not None:

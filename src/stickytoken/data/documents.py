@@ -62,6 +62,7 @@ class Document:
         is_whole_file: Whether the document is a whole file.
         columns: The columns that contain the text. Empty if the document does not come from columns.
         parts: The texts of these columns, or the only text of a document without columns.
+        starts: For each part, the offsets in the text at which it begins; see `FilledText`.
     """
 
     number: int
@@ -73,6 +74,7 @@ class Document:
     is_whole_file: bool = False
     columns: tuple[str, ...] = field(default=(), compare=False)
     parts: tuple[str, ...] = field(default=(), compare=False)
+    starts: tuple[tuple[int, ...], ...] = field(default=((0,),), compare=False)
 
 
 Record: TypeAlias = Document | Skipped
@@ -494,15 +496,17 @@ class Reader:
         texts = {
             column: unicode_text(text) for column, text in value_of_column.items() if isinstance(text, str)
         }
+        filled = self.text.fill(texts)
         return Document(
             number,
             unicode_text(row.place if document_id is None else str(document_id)),
-            self.text.fill(texts),
+            filled.text,
             None if source is None else unicode_text(str(source)),
             self.path,
             row.line,
             columns=tuple(texts),
             parts=tuple(texts.values()),
+            starts=tuple(filled.starts.values()),
         )
 
     def read_parquet_rows(self, path: Path) -> Iterator[Row]:

@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias, cast
@@ -46,10 +46,7 @@ Cuts: TypeAlias = Sequence[tuple[int, int]]
 """The parts of a text to leave out, in order: the start and the end (exclusive) of each."""
 
 Revise: TypeAlias = Callable[[Document], Sequence[Cuts] | None]
-"""Function that takes a document and returns the cuts of each of its ``parts``; None to set it aside.
-
-The document's ``text`` consists of these parts, joined by spaces. A template is not filled in.
-"""
+"""Function that takes a document and returns the cuts of each of its ``parts``; None to set it aside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +250,7 @@ def _rewrite_lines(
                 # The record's bytes stay in the buffer, and are written before the next record.
                 skip(record)
                 continue
-            cuts_by_part = revise(_join_parts(record))
+            cuts_by_part = revise(record)
             bytes_before_record = buffer.take(row.start)
             output.write(bytes_before_record)
             if is_first_document and set_aside is not None and source.suffix in SEPARATORS:
@@ -271,10 +268,6 @@ def _rewrite_lines(
             output.write(raw_record + line_end)
         # The remaining bytes belong to no record.
         output.write(buffer.take())
-
-
-def _join_parts(document: Document) -> Document:
-    return replace(document, text=" ".join(document.parts))
 
 
 def _revise_record(
@@ -477,7 +470,7 @@ def _revise_rows(
         if isinstance(record, Skipped):
             skip(record)
             continue
-        cuts_by_part = revise(_join_parts(record))
+        cuts_by_part = revise(record)
         if cuts_by_part is None:
             aside.append(index)
             continue

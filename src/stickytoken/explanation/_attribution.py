@@ -175,7 +175,7 @@ class Attributor:
         """Pair each of the first carriers with one unrelated anchor.
 
         The anchor is the one with the median similarity among all anchors that are unrelated to the carrier
-        without copies (see `Surroundings.unrelated`).
+        without copies (see `Surroundings.find_unrelated`).
         """
         pairs = []
         for carrier, vector in zip(self._carriers[: self._settings.pairs], carrier_vectors, strict=False):

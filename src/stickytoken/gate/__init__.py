@@ -101,8 +101,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         )
     if words is not None and documents is None:
         raise InputError(
-            "words (of --audit) are looked for in documents, but none were passed: pass documents "
-            "(--documents), or leave the words out"
+            "words are looked for in documents, but none were passed: pass documents, or leave words out"
         )
     failing_kinds = {SpanKind.FLAGGED.value}
     for kind in list_of("kinds", "fail_on_documents", fail_on_documents):
@@ -116,7 +115,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
     # ``fail_on="none"``, which a check of documents alone accepts.
     options_for_runs = {
         "fail_on": None if fail_on == FailOn.NONE else fail_on,
-        "max": max_tokens,
+        "max_tokens": max_tokens,
         "baseline": baseline,
         "revision": revision,
         "folder": folder,

@@ -26,7 +26,7 @@ from stickytoken.impacts._editing import Condition, make_conditions
 from stickytoken.impacts._mteb import run_mteb_task
 from stickytoken.impacts._running import VECTORS, TaskRunner, make_stage_name, run_task
 from stickytoken.impacts._statistics import Rows
-from stickytoken.impacts.results import Impact, TaskRecord, TokenRecord, open_impact
+from stickytoken.impacts.results import NAMED, Impact, TaskRecord, TokenRecord, open_impact
 from stickytoken.insertion import Insertion, Side, Token
 from stickytoken.loading import AnyModel
 from stickytoken.machine import digest
@@ -194,7 +194,7 @@ def _make_record(
         "sticky": [token.token_id for token in token_records if token.kind != "benign"],
         "benign": [token.token_id for token in token_records if token.kind == "benign"],
     }
-    named = sorted(token.token_id for token in token_records if token.kind == _statistics.NAMED)
+    named = sorted(token.token_id for token in token_records if token.kind == NAMED)
     if named:
         inputs["named"] = named
     queries = identity_of_queries(encoder)
@@ -314,7 +314,7 @@ def _choose_tokens(
     names = dict(zip(vocabulary.ids, vocabulary.tokens, strict=True))
     token_records = []
     for token in sticky:
-        kind = "sticky" if token.id in sticky_in_run else _statistics.NAMED
+        kind = "sticky" if token.id in sticky_in_run else NAMED
         record = TokenRecord(
             token_id=token.id, token=names[token.id], text=token.text, kind=kind, matched_to=None
         )

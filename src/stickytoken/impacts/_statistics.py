@@ -19,12 +19,10 @@ from numpy.typing import NDArray
 
 from stickytoken.data.tasks import AnyTask
 from stickytoken.impacts._editing import Condition, Kind, group_by_tokens
-from stickytoken.impacts.results import PairedTestRecord, TokenRecord
+from stickytoken.impacts.results import NAMED, PairedTestRecord, TokenRecord
 from stickytoken.intervals import Interval, bootstrap_samples, combine, contrast_intervals, present, resampled
 from stickytoken.settings.impact import ImpactSettings
 
-# Label of a token that the user named but that no run calls sticky.
-NAMED = "named"
 # Number of search results that a user is assumed to look at.
 TOP = 10
 # If there are at most this many ways to choose one member from every set, the test enumerates all of them.

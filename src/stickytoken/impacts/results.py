@@ -1,4 +1,4 @@
-"""The settings and records of impact measurements, and how to open finished measurements."""
+"""The records of impact measurements, and how to open finished measurements."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from stickytoken.settings.impact import ImpactSettings
 from stickytoken.validation import file_path
 
 IMPACT_SCHEMA_VERSION = 3
+# Kind of a token that the user named but that no run calls sticky.
+NAMED = "named"
 
 
 class TokenRecord(resume.Record):
@@ -84,7 +86,7 @@ def measured_kind(record: ImpactRecord) -> str:
 
     The word is ``named`` if the user named at least one token that no run calls sticky.
     """
-    return "named" if any(token.kind == "named" for token in record.tokens) else "sticky"
+    return NAMED if any(token.kind == NAMED for token in record.tokens) else "sticky"
 
 
 IMPACT_FILE = "impact.json"

@@ -21,7 +21,7 @@ from stickytoken.reports._comparison import comparison_figures, comparison_markd
 from stickytoken.reports.content import RunContent, read_content
 from stickytoken.reports.facts import explained_tokens, paper_figures, report_figures
 from stickytoken.reports.figures import ReportFigure
-from stickytoken.reports.page import run_document, run_markdown, run_page
+from stickytoken.reports.page import require_file_place, run_document, run_markdown, run_page
 from stickytoken.validation import as_json, file_path, shown
 
 __all__ = ["Format", "report"]
@@ -67,9 +67,10 @@ def report(
         The report as text in the chosen format.
 
     Raises:
-        InputError: No run or more than one run was passed, the format is unknown, the figures cannot be
-            saved, the folder ``explanations`` contains no explanation, or explanations were passed with a
-            comparison. Figures cannot be saved if there are none, or if no browser can draw them.
+        InputError: No run or more than one run was passed, the format is unknown, ``out`` is a folder or its
+            folder does not exist, the figures cannot be saved, the folder ``explanations`` contains no
+            explanation, or explanations were passed with a comparison. Figures cannot be saved if there are
+            none, or if no browser can draw them.
         MissingExtraError: ``figures`` was passed, but the ``figures`` extra is not installed.
         RunError: The path is not a run folder, the run folder is damaged, the explanations belong to
             another model, or a file cannot be written.
@@ -88,12 +89,14 @@ def report(
             "`stickytoken compare`"
         )
     report_path = None if out is None else file_path("out", out)
+    if report_path is not None:
+        require_file_place(report_path)
     figures_folder = None if figures is None else file_path("figures", figures)
     explanations_folder = None if explanations is None else file_path("explanations", explanations)
     subject = _subject(what[0], explanations_folder)
     text = _render(subject, format_of(report_path) if format is None else Format(str(format)))
     if report_path is not None:
-        write_report(text, report_path)
+        write_atomically(report_path, text.encode("utf-8", "backslashreplace"))
     if figures_folder is not None:
         save_figures(_figures_of(subject), figures_folder)
     return text
@@ -134,24 +137,6 @@ def format_of(path: Path | None) -> Format:
     """Return the format named by the suffix of a path; HTML if there is no path or no such format."""
     suffix = "" if path is None else path.suffix.lower().removeprefix(".")
     return Format(suffix) if suffix in tuple(Format) else Format.HTML
-
-
-def write_report(text: str, path: Path) -> None:
-    """Write a report to a file. The file's folder must exist.
-
-    Raises:
-        RunError: The file cannot be written.
-    """
-    try:
-        is_folder = path.is_dir()
-        has_folder = path.parent.is_dir()
-    except OSError as error:
-        raise RunError(f"{path} cannot be written: {error.strerror or error}") from error
-    if is_folder:
-        raise RunError(f"{path} cannot be written: it is a folder")
-    if not has_folder:
-        raise RunError(f"{path} cannot be written: there is no folder {path.parent}")
-    write_atomically(path, text.encode("utf-8", "backslashreplace"))
 
 
 # Width of a saved figure, in CSS pixels.

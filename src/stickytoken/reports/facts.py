@@ -15,7 +15,7 @@ import polars as pl
 from stickytoken.audits import Audit, wording as auditing
 from stickytoken.detection.run import NextStep
 from stickytoken.explanation.files import Finding, StoredExplanation
-from stickytoken.impacts.results import Impact
+from stickytoken.impacts.results import NAMED, Impact
 from stickytoken.methods import Column, Distribution, Fact, Scatter, wording
 from stickytoken.repairs.documents import mean_curves
 from stickytoken.repairs.records import RepairRecord, token_rows
@@ -26,7 +26,6 @@ from stickytoken.reports.figures.explanation import explanation_figures
 from stickytoken.reports.figures.run import Curve
 from stickytoken.reports.templating import number, plain
 from stickytoken.scanning import wording as scan_wording
-from stickytoken.scanning.results import Scan
 from stickytoken.words import sentence
 
 # Approximate number of unflagged tokens to list, as on the command line.
@@ -105,11 +104,13 @@ def notes(content: RunContent) -> list[str]:
     lines += content.missing
     for impact in content.impacts[:MOST_IMPACTS]:
         lines += [f"impact: {name} was not measured: {reason}" for name, reason in impact.failed.items()]
-    if len(content.impacts) > MOST_IMPACTS:
-        lines.append(
-            f"only the latest {MOST_IMPACTS} of {len(content.impacts)} impact measurements "
-            "in the run folder are shown"
-        )
+    for count, most, noun in (
+        (len(content.impacts), MOST_IMPACTS, "impact measurements"),
+        (len(content.scans), MOST_SCANS, "scans"),
+        (len(content.audits), MOST_SCANS, "audits"),
+    ):
+        if count > most:
+            lines.append(f"only the latest {most} of {count} {noun} in the run folder are shown")
     for record in content.repairs[:MOST_REPAIRS]:
         checks = [] if record.verification is None else record.verification.checks
         lines += [
@@ -176,7 +177,7 @@ def run_details(content: RunContent) -> dict[str, dict[str, Any]]:
 
 def _impact_details(impact: Impact) -> dict[str, Any]:
     details: dict[str, Any] = dict(impact.record.settings)
-    for kind in ("sticky", "named", "benign"):
+    for kind in ("sticky", NAMED, "benign"):
         tokens = [token.token for token in impact.record.tokens if token.kind == kind]
         if tokens:
             details[f"{kind} tokens"] = tokens
@@ -541,28 +542,13 @@ def show_scans(content: RunContent) -> list[ShownScan]:
                 name=scan.record.documents,
                 headline=scan_wording.headline(scan),
                 basis=scan_wording.basis(scan),
-                sources=_source_table(scan),
+                sources=DataTable(*scan_wording.source_table(scan, _MOST_SOURCES)),
                 documents=[_show_document(row) for row in worst.iter_rows(named=True)],
                 more=len(scan.documents) - len(worst),
                 skipped=scan.result.skipped,
             )
         )
     return shown
-
-
-def _source_table(scan: Scan) -> DataTable:
-    columns = ["source", "documents", "with findings"]
-    has_effects = scan.result.matter is not None
-    if has_effects:
-        columns.append(f"effect of {scan_wording.SERIOUS_EFFECT}")
-    sources = [source for source in scan.result.sources if source.found]
-    rows: list[list[Any]] = []
-    for source in sources[:_MOST_SOURCES]:
-        row: list[Any] = [source.source or "(none)", source.documents, source.found]
-        if has_effects:
-            row.append(source.matter)
-        rows.append(row)
-    return DataTable(columns, rows)
 
 
 def _show_document(row: dict[str, Any]) -> ShownDocument:

@@ -339,7 +339,12 @@ def require_file_place(path: Path) -> None:
 
     The path must not be a folder, and its parent folder must exist.
     """
-    if path.is_dir():
+    try:
+        is_folder = path.is_dir()
+        has_folder = path.parent.is_dir()
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
+    if is_folder:
         raise InputError(f"{path} is a folder: pass the name of a file to write")
-    if not path.parent.is_dir():
+    if not has_folder:
         raise InputError(f"the folder {path.parent} does not exist: create it, or pass another file")

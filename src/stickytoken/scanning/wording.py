@@ -66,6 +66,21 @@ def headline(scan: Scan) -> str:
     return f"{sentence}; in {result.matter:,} of these, copies {verb} {shift}"
 
 
+def source_table(scan: Scan, most: int) -> tuple[list[str], list[list[Any]]]:
+    """Return the headings and the rows of a table of sources with findings, at most ``most`` of them."""
+    columns = ["source", "documents", "with findings"]
+    has_effects = scan.result.matter is not None
+    if has_effects:
+        columns.append(f"effect of {SERIOUS_EFFECT}")
+    rows: list[list[Any]] = []
+    for source in [source for source in scan.result.sources if source.found][:most]:
+        row: list[Any] = [source.source or "(none)", source.documents, source.found]
+        if has_effects:
+            row.append(source.matter)
+        rows.append(row)
+    return columns, rows
+
+
 def certain_kinds(kinds: Mapping[str, int]) -> dict[str, int]:
     """Return the counts of documents by kind of finding, without suspected copies."""
     return {kind: count for kind, count in kinds.items() if kind != SpanKind.SUSPECTED}

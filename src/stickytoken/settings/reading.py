@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from string import Formatter
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from stickytoken.errors import InputError
 from stickytoken.settings import check_settings
+
+
+class FilledText(NamedTuple):
+    """The text of a record, and the offsets in it at which the text of each column begins.
+
+    A column that is left out has no offset, and one that a template names twice has two. White space at both
+    ends of a filled template is left out, so the first offset may be negative.
+    """
+
+    text: str
+    starts: dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -52,16 +63,25 @@ class Columns:
         """Return the columns that the template names; empty if there is no template."""
         return tuple(field for _, field in self._pieces() if field)
 
-    def fill(self, texts: dict[str, str]) -> str:
+    def fill(self, texts: dict[str, str]) -> FilledText:
         """Return the text of a record whose texts are keyed by column. Missing texts are left out."""
+        pieces = self._pieces()
+        if self.template is None:
+            # If nothing is joined, the text stays as it is in the file, even if it is blank.
+            joined = [column for column, text in texts.items() if text.strip() or len(texts) == 1]
+            pieces = [(" " if number else "", column) for number, column in enumerate(joined)]
+        filled = ""
+        starts: dict[str, tuple[int, ...]] = dict.fromkeys(texts, ())
+        for literal, column in pieces:
+            filled += literal
+            if column in texts:
+                starts[column] += (len(filled),)
+                filled += texts[column]
         if self.template is not None:
-            pieces = [literal + texts.get(field, "") for literal, field in self._pieces()]
-            return "".join(pieces).strip()
-        if len(texts) == 1:
-            # Nothing is joined, so the text stays as it is in the file, even if it is blank.
-            (text,) = texts.values()
-            return text
-        return " ".join(text for text in texts.values() if text.strip())
+            stripped = len(filled) - len(filled.lstrip())
+            filled = filled.strip()
+            starts = {column: tuple(start - stripped for start in starts[column]) for column in starts}
+        return FilledText(filled, starts)
 
     def as_options(self) -> list[str]:
         """Return the options of the command line that choose these columns."""

@@ -96,8 +96,8 @@ def scan(
     """
     from stickytoken.data.documents import NamedColumns
     from stickytoken.measurement import require_writable
-    from stickytoken.scanning import scan as scanning
     from stickytoken.scanning.results import add_known
+    from stickytoken.scanning.scan import choose_folder, read_rules, scan_documents
     from stickytoken.scanning.vectors import open_vectors
 
     if effect and predict:
@@ -116,7 +116,7 @@ def scan(
             )
         folder = out
         out = None
-    origin = scanning.read_rules(run)
+    origin = read_rules(run)
     opened_run = origin.run  # None if `run` is a rules file
     effect_kind = None
     if effect or predict:
@@ -133,10 +133,10 @@ def scan(
     words = opt.words_of_audit(audit, origin.run_identity)
     run_or_rules = opened_run or run
     rule_lists: dict[str, Any] = {"words": words, "allow": allow, "known": known}
-    run_scan = partial(scanning.scan_documents, run_or_rules, documents, **rule_lists, **options)
+    run_scan = partial(scan_documents, run_or_rules, documents, **rule_lists, **options)
     rules = origin.rules.extended(**rule_lists)
     named_columns = NamedColumns(columns, id_column, source_column)
-    folder = folder or scanning.choose_folder(origin, documents, named_columns, rules)
+    folder = folder or choose_folder(origin, documents, named_columns, rules)
     if folder is not None:
         require_writable(folder)
     if out is not None:
@@ -246,20 +246,11 @@ _MAX_SOURCES = 20
 
 
 def _print_sources(scan: Scan) -> None:
-    from stickytoken.scanning.wording import SERIOUS_EFFECT
+    from stickytoken.scanning.wording import source_table
 
-    sources = [source for source in scan.result.sources if source.found][:_MAX_SOURCES]
-    if not sources:
-        return
-    columns = ["source", "documents", "with findings"]
-    rows: list[list[Any]] = [
-        [source.source or "(none)", source.documents, source.found] for source in sources
-    ]
-    if scan.result.matter is not None:
-        columns.append(f"effect of {SERIOUS_EFFECT}")
-        for row, source in zip(rows, sources, strict=True):
-            row.append(source.matter)
-    console.print_table("by source", columns, rows)
+    columns, rows = source_table(scan, _MAX_SOURCES)
+    if rows:
+        console.print_table("by source", columns, rows)
 
 
 def _print_worst_documents(scan: Scan, limit: int) -> None:

@@ -219,6 +219,8 @@ def check(
                 arguments.pop(name, None)
     try:
         if audit is not None:
+            if documents is None:
+                raise typer.BadParameter("it needs --documents", param_hint="--audit")
             arguments["words"] = _words_of_audit(audit, source)
         # A check may load transformers, which must not print its own messages.
         if console.current_verbosity() is not console.Verbosity.VERBOSE:

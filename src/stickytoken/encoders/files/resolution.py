@@ -142,7 +142,7 @@ def hub_repositories(name: str) -> tuple[str, ...]:
     return (f"{_ORGANISATION}/{name}", name)
 
 
-def require_embedding_model(source: ModelSource, revision: str | None = None) -> None:
+def require_embedding_files(source: ModelSource, revision: str | None = None) -> None:
     """Check, from a model's files, that the model gives one dense vector per text.
 
     Raises:

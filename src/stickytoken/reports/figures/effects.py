@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 import polars as pl
 
 from stickytoken.impacts import wording as impact_wording
-from stickytoken.impacts.results import Impact, measured_kind
+from stickytoken.impacts.results import NAMED, Impact, measured_kind
 from stickytoken.methods import Column
 from stickytoken.methods.measures import MEASURES
 from stickytoken.reports import figures as fig
@@ -41,7 +41,7 @@ _LOOKS: Mapping[str, _Look] = {
 }
 # Kinds of measured tokens: sticky tokens of a run, or tokens that a user named, which may or may not be
 # sticky. Measured tokens of both kinds are compared with benign tokens.
-_MEASURED = ("sticky", "named")
+_MEASURED = ("sticky", NAMED)
 
 Rows = Sequence[Mapping[str, Any]]
 
