@@ -1,6 +1,7 @@
 """Settings of the whole test run. Its fixtures are in tests/support/shared_fixtures.py."""
 
 import os
+import signal
 from importlib.util import find_spec
 
 import pytest
@@ -28,6 +29,11 @@ ON_EVERY_RUN = (
     "test_it_is_quiet_and_never_wider_than_the_screen",
     "test_a_worker_that_is_killed_in_the_middle_is_replaced_and_changes_no_byte",
 )
+
+
+# In the background of a shell, Ctrl-C is ignored, and so it would be by the processes that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 import tokenizers_of_kinds as kinds
 from naming import naming, says
-from planted import COMMAND_LINE
 from stickytoken import Cleaner
 from stickytoken.cleaning import CleaningRules, Fix, SpanKind, find_spans, spans
 from stickytoken.cleaning.files import clean_document
@@ -291,9 +290,7 @@ def test_lines_are_cleaned_and_everything_else_passes_through(cleaner_file):
 @contextmanager
 def cleaning_stream(cleaner_file, *arguments):
     """Start ``clean`` on a pipe; yield it, and a function that writes a line and reads the answer."""
-    # Ctrl-C must count even if the tests run in the background of a shell, which ignores it.
-    code = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler); {COMMAND_LINE}"
-    command = [sys.executable, "-c", code, "clean", str(cleaner_file), "-", *arguments]
+    command = [sys.executable, "-m", "stickytoken", "clean", str(cleaner_file), "-", *arguments]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, **pipes) as process:
 
