@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 from stickytoken.data._hub import HUB, hub_parts, open_hub
 from stickytoken.data.rows import (
@@ -313,6 +315,15 @@ PAIR_NAMES = ("sentence1", "sentence2")
 _ROWS_TO_CHOOSE_BY = 100
 
 
+def standard_input() -> BinaryIO:
+    """Return standard input, of which Ctrl-C ends a read that waits for more."""
+    # After the handler that Polars installs, the system goes on with the read, and Python doesn't learn of the
+    # signal.
+    if hasattr(signal, "siginterrupt") and threading.current_thread() is threading.main_thread():
+        signal.siginterrupt(signal.SIGINT, True)
+    return sys.stdin.buffer
+
+
 @dataclass(slots=True)
 class Reader:
     """Reads the records of one collection, in any format.
@@ -351,7 +362,7 @@ class Reader:
         self.text = self.columns.text
 
     def read_stdin(self) -> Iterator[Record]:
-        return self.make_records(self.read_stdin_rows(sys.stdin.buffer))
+        return self.make_records(self.read_stdin_rows(standard_input()))
 
     def read_stdin_rows(self, stream: Iterable[bytes], *, at_once: bool = False) -> Iterator[Row]:
         """Read standard input as JSON lines if a column is named, else as text, and yield the rows.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import json
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from stickytoken.data.documents import (
     Reader,
     column_with,
     require_format,
+    standard_input,
 )
 from stickytoken.data.rows import (
     JSON,
@@ -224,7 +224,7 @@ def _rewrite_lines(
     """
 
     def answered_lines() -> Iterator[bytes]:
-        for line in sys.stdin.buffer:
+        for line in standard_input():
             yield line
             # The reader asks for the next line. Of this one, a record has been written; what is left belongs
             # to none: a blank or unreadable line, or a line ending.
