@@ -317,8 +317,7 @@ _ROWS_TO_CHOOSE_BY = 100
 
 def standard_input() -> BinaryIO:
     """Return standard input, of which Ctrl-C ends a read that waits for more."""
-    # After the handler that Polars installs, the system goes on with the read, and Python doesn't learn of the
-    # signal.
+    # Polars installs a handler after which the system goes on reading, and Python isn't told of the signal.
     if hasattr(signal, "siginterrupt") and threading.current_thread() is threading.main_thread():
         signal.siginterrupt(signal.SIGINT, True)
     return sys.stdin.buffer
