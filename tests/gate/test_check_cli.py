@@ -316,7 +316,7 @@ def test_rules_without_flagged_words_are_noted(write):
     ("option", "value", "name"),
     [
         ("--fail-on", "sticky", "fail_on"),
-        ("--max", 0, "max"),
+        ("--max", 0, "max_tokens"),
         ("--baseline", "runs/before", "baseline"),
         ("--revision", "main", "revision"),
         ("--folder", "runs", "folder"),
@@ -337,11 +337,11 @@ def test_settings_about_tokens_in_a_file_do_not_hold_for_rules(run, rules, docum
     write("pyproject.toml", f"[tool.stickytoken]\nmodel = '{run}'\n{settings_of_tokens}")
     assert checked(rules, "--documents", documents).exit_code == 10
     planted.assert_refused(
-        "check", rules, "--documents", documents, "--max", 1, saying=naming("rules", "max")
+        "check", rules, "--documents", documents, "--max", 1, saying=naming("rules", "max_tokens")
     )
     write("pyproject.toml", f"[tool.stickytoken]\nmodel = 'rules.json'\n{settings_of_tokens}")
     planted.assert_refused(
-        "check", "--documents", documents, saying=naming("rules", "fail_on", "max", "baseline")
+        "check", "--documents", documents, saying=naming("rules", "fail_on", "max_tokens", "baseline")
     )
 
 
