@@ -123,12 +123,9 @@ def pair_texts(
 def _compare_ranks(
     queries: Queries, as_it_is: NDArray[np.int64], without: NDArray[np.int64]
 ) -> dict[str, Any]:
-    """Return the columns of documents.parquet that compare a document's ranks.
+    """Return the columns of documents.parquet that compare a document's ranks, with its copies and without.
 
-    Args:
-        queries: the queries.
-        as_it_is: rank of the document with its copies, for each query that is searched.
-        without: its rank without them.
+    Both have a rank for each query that is searched.
     """
     hits = int((as_it_is <= TOP).sum())
     hits_without = int((without <= TOP).sum())

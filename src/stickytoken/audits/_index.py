@@ -274,13 +274,7 @@ class _JudgedQuery(NamedTuple):
 def _read_judged_queries(
     source: DocumentSource | None, source_column: str | None, settings: AuditSettings
 ) -> list[_JudgedQuery]:
-    """Return the queries of a BEIR folder, or a random sample of them; empty if ``source`` is none.
-
-    Args:
-        source: the queries; those of a BEIR folder are a file beside its relevance judgements.
-        source_column: the column with the topic of a query.
-        settings: provide the maximum number of queries, and the seed.
-    """
+    """Return the queries of a BEIR folder, or a random sample of them; empty if ``source`` is none."""
     if not isinstance(source, (str, Path)):
         return []
     path = Path(source)

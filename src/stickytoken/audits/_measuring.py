@@ -116,13 +116,6 @@ def _make_token_rows(
     The push is measured in these documents. The columns in `_COLUMNS_OF_RUN`, such as the erased share, come
     from the run; they are null for a token that the run does not have. ``undecided`` says that a benign token
     may push or hide these documents, although the intervals of its measures don't show it.
-
-    Args:
-        job: provides the run, and the rule that judges tokens.
-        candidates: provide the vocabulary.
-        groups: the group of each token, keyed by token id.
-        predicted: the predicted push, keyed by token id.
-        stuffed: what was measured.
     """
     of_run = _join_run([token.id for token in stuffed.tokens], job.run.tokens)
     is_ordinary = np.array([groups[token.id] == results.ORDINARY for token in stuffed.tokens], dtype=np.bool_)

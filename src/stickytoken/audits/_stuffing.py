@@ -246,12 +246,8 @@ _LEAST_OF_TOPIC = 5
 def _choose_topics(panel: DocumentPanel, topics: Sequence[str | None]) -> dict[str, NDArray[np.bool_]]:
     """Return the topics that are measured separately, each with the queries that it is the topic of.
 
-    Args:
-        panel: the documents without copies, which say how many wrong results a topic has.
-        topics: the topic of each of Q queries; None if unknown.
-
-    Returns:
-        Whether each query is of the topic, shape (Q,), keyed by topic; empty if all queries have the same.
+    The values have the shape (Q,). There are none if all Q queries have the same topic. The panel says how
+    many wrong results a topic has.
     """
     topic_names = np.array([topic or "" for topic in topics])
     queries_of = {str(topic): topic_names == topic for topic in np.unique(topic_names) if topic}

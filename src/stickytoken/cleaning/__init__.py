@@ -270,14 +270,7 @@ _ROUNDS = 8
 
 
 def _remove_findings(text: str, spans: list[Span], finder: SpanFinder, fixes: set[Fix]) -> Cleaned:
-    """Remove findings from a text, until none is left that one of the fixes removes.
-
-    Args:
-        text: The text.
-        spans: What was found in it.
-        finder: Finds what is left after each round.
-        fixes: What may be done to the text.
-    """
+    """Remove findings from a text, until none is left that one of the fixes removes."""
     draft = _Draft(text)
     for _ in range(_ROUNDS):
         removable = [span for span in spans if span.fix in fixes]

@@ -280,11 +280,8 @@ class SpanFinder:
     ) -> Iterator[Span]:
         """Yield the spans of flagged words that follow each other.
 
-        Args:
-            text: The text.
-            document: The same text, with placeholders for markup, in units.
-            chain: The indices of the flagged units.
-            is_run: Whether the chain is a run, and not made of scattered copies.
+        ``document`` is the same text in units, with placeholders for markup; ``chain`` has the indices of the
+        flagged units, which are scattered unless ``is_run``.
         """
         units = document.units
         gaps = [document.gap(index) for index in chain[1:]]

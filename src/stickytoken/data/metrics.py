@@ -302,15 +302,10 @@ def macro_f1(gold: NDArray[np.intp], predicted: NDArray[np.intp], label_count: i
 def _count_predictions(
     gold: NDArray[np.intp], predicted: NDArray[np.intp], label_count: int
 ) -> NDArray[np.float64]:
-    """Count how often each label is predicted for each gold label.
+    """Count how often each label is predicted for each gold label, in each of C predictions.
 
-    Args:
-        gold: The label of each text, shape (texts,).
-        predicted: The predicted labels in C predictions, shape (C, texts).
-        label_count: The number of labels.
-
-    Returns:
-        The counts, shape (C, label_count, label_count); the axes are prediction, predicted label, gold label.
+    The predicted labels have the shape (C, texts), and the counts (C, label_count, label_count): prediction,
+    predicted label, gold label.
     """
     # Each cell of the table has a number, by which it is counted.
     predictions = np.arange(len(predicted))[:, None]

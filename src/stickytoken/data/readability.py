@@ -121,12 +121,8 @@ def _unread_characters(
     For example, if the tokenizer gives only the ids of ``a`` and ``b`` for the text ``a☃ b``, the snowman is
     dropped, and the number is 1.
 
-    Args:
-        text: The text.
-        ids: The token ids of the text.
-        spans: The character span of each id. If None, the tokenizer cannot determine the spans, and the
-            number is an estimate: the share of unknown ids is used as the share of unknown characters.
-        unknown_id: The id of the unknown token; None if the tokenizer has none.
+    If ``spans`` is None, the tokenizer cannot say which characters an id stands for, and the number is an
+    estimate: the share of unknown ids is taken for that of unknown characters.
     """
     if spans is None:
         # Without any ids, the tokenizer has read nothing.

@@ -278,16 +278,7 @@ def _revise_record(
     source: Source,
     dialect: Dialect | None,
 ) -> bytes:
-    """Return a record as it is to be written.
-
-    Args:
-        raw: The record as it is written.
-        row: The same record as it was read.
-        document: The document that was made of it.
-        cuts_by_part: The cuts of each of the document's parts.
-        source: The file.
-        dialect: How records of a CSV or TSV file are divided; None for other formats.
-    """
+    """Return a record as it is to be written. Without a ``dialect``, it is no row of a CSV or TSV file."""
     # A line of text, and a JSON string that is a document by itself, have no column.
     columns = document.columns or ("",)
     changes = [

@@ -193,15 +193,8 @@ def _check_by_rules(
 ) -> Check:
     """Check documents with the rules of a rules file or a cleaner.
 
-    Args:
-        source: the rules file or the cleaner.
-        search: searches the documents; None if none were passed.
-        failing_kinds: kinds of findings that make the check fail.
-        options_for_runs: the options that only the check of a run can have; None if not passed.
-        are_columns_chosen: whether the user named the columns to search.
-
     Raises:
-        InputError: no documents were passed, or an option needs a run.
+        InputError: no documents were passed, or one of the options that only a run can have.
     """
     rules_file = None if isinstance(source, Cleaner) else file_path("the rules file", source)
     name = "the cleaner" if rules_file is None else str(source)

@@ -153,16 +153,9 @@ def _find_change(
 ) -> str:
     """Return how a sticky token has changed since the baseline.
 
-    Args:
-        baseline_row: the token's row in the baseline; None if it has none.
-        measures: its measures in the run, keyed by column.
-        baseline_measures: its measures in the baseline, keyed by column.
-        flagging: columns of the measures that flag it in the run.
-
-    Returns:
-        ``new`` if the baseline lacks one of the measures that flag the token, or all that the run has of it.
-        Otherwise ``known`` if no interval lies above the interval of the same measure in the baseline,
-        ``worse`` if the token is sticky in the baseline, and ``new`` if not.
+    ``new`` if the baseline lacks one of the measures that flag the token, or all that the run has of it.
+    Otherwise ``known`` if no interval lies above that of the same measure in the baseline, ``worse`` if the
+    token is sticky in the baseline, and ``new`` if not.
     """
     shared = measures.keys() & baseline_measures.keys()
     has_flagging = baseline_measures.keys() >= set(flagging)

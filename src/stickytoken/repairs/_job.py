@@ -73,12 +73,7 @@ class RepairJob:
         return choose_candidates(plans, self._make_rows, self._try if is_measured else None)
 
     def _make_rows(self, strategy: Strategy, ids: list[int]) -> Mapping[int, Row]:
-        """Return new rows of shape (D,), keyed by token id. Tokens that cannot get a new row are left out.
-
-        Args:
-            strategy: `Strategy.NEAREST` or `Strategy.RELATIVES`, which are the ones that make rows.
-            ids: ids of some of the tokens to repair.
-        """
+        """Return new rows of shape (D,), keyed by token id. Tokens that cannot get a new row are left out."""
         if strategy is Strategy.NEAREST:
             embeddings = self._require_token_embeddings()
             nearest = self._find_nearest(ids)

@@ -333,11 +333,6 @@ class Recheck:
     ) -> tuple[RuleInputs, float]:
         """Measure tokens in the carriers, and compare them with the ordinary tokens.
 
-        Args:
-            copies: the tokens.
-            in_documents: what they do to documents.
-            split_ids: ids of those that are read as several pieces.
-
         Returns:
             The measures that the rule uses, of the tokens and of the ordinary tokens, and the contraction of
             the ordinary token.

@@ -370,11 +370,6 @@ class EffectPass:
         - ``predicted``: the value of ``shift`` that is predicted from the run.
 
         If effects are only predicted, the first three are unknown.
-
-        Args:
-            findings: the documents.
-            with_copies: what the model reads of each of them.
-            without: what it reads without their copies.
         """
         request = self.request
         panel = self.panel
@@ -421,16 +416,7 @@ def _tokenize(encoder: IdReader, texts: Sequence[str]) -> list[TokenIds]:
 def _tokenize_kept(
     encoder: IdReader, texts: Sequence[str], are_uncut: Sequence[bool]
 ) -> tuple[list[TokenIds], list[bool]]:
-    """Tokenize texts that may have been cut off, and say for each whether the model reads no further anyway.
-
-    Args:
-        encoder: the model.
-        texts: what was kept of each text.
-        are_uncut: whether nothing of it was cut off.
-
-    Returns:
-        The ids of each text up to the model's limit, and whether those of the uncut text are the same.
-    """
+    """Tokenize texts that may be cut off, and say for each whether the model reads no further anyway."""
     limit = content_limit(encoder)
     ids = []
     are_read_whole = []
@@ -460,15 +446,7 @@ def _select_read_whole(
 
 
 def _count_below(similarities: Vectors, panel: Panel) -> NDArray[np.int64]:
-    """Return how many clean documents are less similar to each of q queries than each of n documents.
-
-    Args:
-        similarities: of the n documents to the queries, shape (n, q).
-        panel: the clean documents.
-
-    Returns:
-        The numbers, shape (n, q).
-    """
+    """Return how many clean documents are less similar to a query than a document is, shape (n, q)."""
     counts_of_query = [
         np.searchsorted(clean_similarities, document_similarities)
         for clean_similarities, document_similarities in zip(panel.ranked.T, similarities.T, strict=True)
@@ -523,10 +501,6 @@ def _find_target_point(copies: Mapping[int, int], effects: TokenEffects) -> Floa
     target point, where k is the contraction. So a copy has k / (1 - k) times the weight of the text, and n
     copies have n times this weight: n * k / (1 - k). The target point is pull / k, so the product of weight
     and target point is n * pull / (1 - k).
-
-    Args:
-        copies: the number of copies, keyed by token id.
-        effects: pull and contraction of the tokens that the run has measured.
     """
     ids = np.array(sorted(copies), dtype=np.int64)
     rows = np.searchsorted(effects.ids, ids)

@@ -313,15 +313,7 @@ def _tabulate(keeper: Keeper, tally: Tally, effects: EffectPass | None) -> pl.Da
 def _count(
     tally: Tally, documents: pl.DataFrame, effects: EffectPass | None, unread: int, seconds: float
 ) -> ScanResultRecord:
-    """Return the totals of a scan.
-
-    Args:
-        tally: what the search counted.
-        documents: the table of documents with findings.
-        effects: how their effects were determined, if they were.
-        unread: number of documents whose effect depends on text that was not kept.
-        seconds: wall time.
-    """
+    """Return the totals of a scan. The effect of ``unread`` documents depends on text that was not kept."""
     return ScanResultRecord(
         documents=tally.documents,
         found=tally.found,

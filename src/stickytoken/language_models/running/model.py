@@ -227,10 +227,8 @@ def _pad(
 ) -> Features:
     """Return filled prompts as the features of `PromptedModel.layout`, padded at the start to equal lengths.
 
-    Args:
-        filled: token ids of each row, without those whose states are cached.
-        cached_counts: number of tokens of each row whose states are cached, by which positions are shifted.
-        indices_from_end: indices of each row's pooled tokens and placeholder, counted from the end.
+    ``filled`` lacks the tokens whose states are cached. There are ``cached_counts`` of them in each row, by
+    which its positions are shifted. The pooled tokens and the placeholder are counted from the end.
     """
     width = max(map(len, filled))
     padding_sizes = [width - len(row) for row in filled]
