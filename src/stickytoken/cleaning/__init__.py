@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from stickytoken.cleaning._units import key_function as key_function  # audits compare words as a scan does
-from stickytoken.cleaning.rules import CleaningRules
+from stickytoken.cleaning.rules import CleaningRules, rules_of_run
 from stickytoken.cleaning.spans import Fix, Span, SpanFinder, SpanKind, find_spans, finder_of
 from stickytoken.errors import InputError, reading
 from stickytoken.validation import file_path, require_switch, shown
@@ -37,10 +37,10 @@ __all__ = [
 
 _FORMAT = "stickytoken cleaner"
 _WRITE_RULES = "write one with `stickytoken clean RUN --rules-out FILE` or `Cleaner.save`"
-_PARTS: Mapping[str, type] = {"rules": dict, "source": dict}
+_TYPE_OF_ENTRY: Mapping[str, type] = {"rules": dict, "source": dict}
 # Entries that earlier versions wrote, with the values that asked for nothing special. Other values chose what
 # to do with findings, which is no longer part of the rules.
-_EARLIER_ENTRIES: Mapping[str, object] = {
+_EARLIER_DEFAULTS: Mapping[str, object] = {
     "actions": {
         "flagged": "remove",
         "special": "remove",
@@ -142,7 +142,6 @@ class Cleaner:
         Raises:
             RunError: The folder is not a run, is damaged or is not finished.
         """
-        from stickytoken.cleaning.rules import rules_of_run
         from stickytoken.detection.run import open_run
 
         opened = open_run(run)
@@ -181,14 +180,14 @@ class Cleaner:
     def _from_document(cls, document: object, name: str, unsafe_fixes: bool) -> Cleaner:
         if not isinstance(document, Mapping) or document.get("format") != _FORMAT:
             raise InputError(f"{name} is not a rules file: {_WRITE_RULES}")
-        for field_name, kind in _PARTS.items():
-            if not isinstance(document.get(field_name), kind):
-                raise InputError(
-                    f"{name} is damaged: its entry {field_name!r} is missing or of the wrong type"
-                )
+        for entry, expected_type in _TYPE_OF_ENTRY.items():
+            if not isinstance(document.get(entry), expected_type):
+                raise InputError(f"{name} is damaged: its entry {entry!r} is missing or of the wrong type")
         for entry, value in document.items():
-            is_known = entry in ("format", "unsafe_fixes", *_PARTS)
-            if not is_known and (entry not in _EARLIER_ENTRIES or value != _EARLIER_ENTRIES[entry]):
+            is_known = entry in ("format", "unsafe_fixes", *_TYPE_OF_ENTRY)
+            # Earlier versions had more entries, which are accepted with the value that they had by default.
+            is_earlier_default = entry in _EARLIER_DEFAULTS and value == _EARLIER_DEFAULTS[entry]
+            if not is_known and not is_earlier_default:
                 raise InputError(
                     f"{name} has the entry {entry!r} with the value {shown(value)}, which this version of "
                     "stickytoken does not follow: write the rules again with `stickytoken clean RUN "
@@ -257,29 +256,33 @@ class Cleaner:
 
         A document with such findings is set aside by ``clean --quarantine``.
         """
-        return any(
-            self.unsafe_fixes or span.fix is Fix.SAFE or (span.fix is Fix.NONE and span.is_certain)
-            for span in spans
-        )
+        for span in spans:
+            would_break = span.fix is Fix.NONE and span.is_certain
+            if self.unsafe_fixes or span.fix is Fix.SAFE or would_break:
+                return True
+        return False
 
 
-# Removing a finding joins the text before and after it, which can form another one, as in
-# "<|endof<|endoftext|>text|>". Ordinary texts are clean after one or two rounds. What is nested more deeply
-# to evade cleaning stays, and is reported.
-_ROUNDS = 8
+# Ordinary texts are clean after one or two rounds. What is nested more deeply to evade cleaning stays, and is
+# reported.
+_MOST_ROUNDS = 8
 
 
 def _remove_findings(text: str, spans: list[Span], finder: SpanFinder, fixes: set[Fix]) -> Cleaned:
-    """Remove findings from a text, until none is left that one of the fixes removes."""
+    """Remove findings from a text, until none is left that one of the fixes removes.
+
+    Removing a finding joins the text before and after it, which can form another one, as in
+    "<|endof<|endoftext|>text|>". So the text is searched again after each round.
+    """
     draft = _Draft(text)
-    for _ in range(_ROUNDS):
+    for _ in range(_MOST_ROUNDS):
         removable = [span for span in spans if span.fix in fixes]
         if not removable:
             break
         if any(span.kind is SpanKind.SPECIAL for span in removable):
             _remove_specials(draft, removable, finder, fixes)
         else:
-            # Copies of flagged words are neighbours of other words, and may make them look like copies.
+            # Copies of flagged words go first: between them, ordinary words may look like suspected copies.
             flagged = [span for span in removable if span.kind is SpanKind.FLAGGED]
             draft.remove(flagged or removable)
         spans = finder.find(draft.text)
@@ -289,11 +292,11 @@ def _remove_findings(text: str, spans: list[Span], finder: SpanFinder, fixes: se
 def _remove_specials(draft: _Draft, spans: Iterable[Span], finder: SpanFinder, fixes: set[Fix]) -> None:
     """Remove the special tokens among some findings, and those that appear when they are gone."""
     specials = [span for span in spans if span.kind is SpanKind.SPECIAL]
-    for _ in range(_ROUNDS):
+    for _ in range(_MOST_ROUNDS):
         if not specials:
             return
         draft.remove(specials)
-        specials = [span for span in finder.specials_in(draft.text) if span.fix in fixes]
+        specials = [span for span in finder.find_specials_alone(draft.text) if span.fix in fixes]
 
 
 class _Draft:
@@ -309,44 +312,48 @@ class _Draft:
         self.removals: list[Removal] = []
         self._original = text
         # Where each part that is left starts in ``text``, and how much further back it is in the original.
-        self._starts = [0]
-        self._shifts = [0]
+        self._part_starts = [0]
+        self._part_shifts = [0]
 
     def remove(self, spans: Sequence[Span]) -> None:
-        """Remove spans, which are in order and do not overlap, and the white space that they brought."""
+        """Remove spans, which are in order and do not overlap, and the white space that they brought.
+
+        The first copy of a repetition stays.
+        """
         removed_to = 0
         for span in spans:
             start = span.first_end if span.kind is SpanKind.REPETITION else span.start
-            start, end = _with_space(self.text, start, span.end)
+            start, end = _extend_to_space(self.text, start, span.end)
             start = max(start, removed_to)  # the space between two findings goes with the first
-            removal = Removal(
-                self._original_offset(start), self._original_offset(end - 1) + 1, span.kind, span.what
-            )
-            self.removals.append(removal)
+            original_start = self._find_in_original(start)
+            # The character at `end` may stand behind a part that was removed before, so the last one counts.
+            original_end = self._find_in_original(end - 1) + 1
+            self.removals.append(Removal(original_start, original_end, span.kind, span.what))
             removed_to = end
-        self.removals = _outermost(self.removals)
+        self.removals = _drop_nested(self.removals)
         self._keep_what_is_between_removals()
 
-    def _original_offset(self, offset: int) -> int:
-        return offset + self._shifts[bisect_right(self._starts, offset) - 1]
+    def _find_in_original(self, offset: int) -> int:
+        part = bisect_right(self._part_starts, offset) - 1  # the part that contains the offset
+        return offset + self._part_shifts[part]
 
     def _keep_what_is_between_removals(self) -> None:
         kept_starts = [0, *(removal.end for removal in self.removals)]
         kept_ends = [*(removal.start for removal in self.removals), len(self._original)]
-        pieces = []
-        length = 0
-        self._starts = []
-        self._shifts = []
+        kept_parts = []
+        kept_length = 0
+        self._part_starts = []
+        self._part_shifts = []
         for start, end in zip(kept_starts, kept_ends, strict=True):
             if start < end:
-                pieces.append(self._original[start:end])
-                self._starts.append(length)
-                self._shifts.append(start - length)
-                length += end - start
-        self.text = "".join(pieces)
+                kept_parts.append(self._original[start:end])
+                self._part_starts.append(kept_length)
+                self._part_shifts.append(start - kept_length)
+                kept_length += end - start
+        self.text = "".join(kept_parts)
 
 
-def _outermost(removals: Iterable[Removal]) -> list[Removal]:
+def _drop_nested(removals: Iterable[Removal]) -> list[Removal]:
     """Return removals in order, without those within another, which were removed before it."""
     outermost: list[Removal] = []
     for removal in sorted(removals, key=lambda removal: (removal.start, -removal.end)):
@@ -359,10 +366,11 @@ def _outermost(removals: Iterable[Removal]) -> list[Removal]:
 _CLOSING = frozenset(".,;:!?)]}\u2026\u3001\u3002")
 
 
-def _with_space(text: str, start: int, end: int) -> tuple[int, int]:
-    """Extend a part that is removed to the space that came with it, so that no two spaces are left.
+def _extend_to_space(text: str, start: int, end: int) -> tuple[int, int]:
+    """Extend a part that is removed to the space that came with it, and return its new start and end.
 
-    Invisible characters attached to it go as well. Line breaks and tabs stay, because they are structure.
+    Without the part, no two spaces are left, and none before punctuation. Invisible characters attached to it
+    go as well. Line breaks and tabs stay, because they are structure.
     """
     while end < len(text) and text[end] in _INVISIBLE:
         end += 1

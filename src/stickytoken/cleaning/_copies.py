@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -45,6 +45,7 @@ class Document:
     def __init__(self, text: str, reader: UnitReader) -> None:
         self.text = text
         self._reader = reader
+        # The keys alone are read faster, but not if a word consists of several units.
         keys = reader.keys(text)
         self.keys = self.units.keys if keys is None else keys
         self.positions: dict[str, list[int]] = defaultdict(list)
@@ -94,17 +95,17 @@ class Document:
         return any(gap and not any(map(str.isspace, gap)) for gap in gaps)
 
     def chains(self, indices: Sequence[int]) -> Iterator[range]:
-        """Yield groups of units that follow each other in the same field.
+        """Divide units into groups that follow each other in the same field, and yield each as a range.
 
         Args:
             indices: The indices of the units, in ascending order.
         """
-        start = 0
-        for number in range(1, len(indices) + 1):
-            is_end = number == len(indices) or indices[number] != indices[number - 1] + 1
-            if is_end or not self.joins(indices[number]):
-                yield range(indices[start], indices[number - 1] + 1)
-                start = number
+        start = 0  # position in `indices` of the first unit of the group
+        for position in range(1, len(indices) + 1):
+            is_end = position == len(indices) or indices[position] != indices[position - 1] + 1
+            if is_end or not self.joins(indices[position]):
+                yield range(indices[start], indices[position - 1] + 1)
+                start = position
 
     @cached_property
     def chance_of_equality(self) -> float:
@@ -145,8 +146,8 @@ class Document:
     def are_on_consecutive_lines(self, positions: Sequence[int]) -> bool:
         """Return whether most copies stand on consecutive lines, as in a list."""
         lines = [bisect(self._line_ends, self.units.starts[position]) for position in positions]
-        on_next_line = sum(after - before == 1 for before, after in pairwise(lines))
-        return on_next_line >= _LISTED_SHARE * (len(lines) - 1)
+        steps_to_next_line = sum(after - before == 1 for before, after in pairwise(lines))
+        return steps_to_next_line >= _LISTED_SHARE * (len(lines) - 1)
 
     def single_spaced_share(self, positions: Sequence[int]) -> float:
         """Return the share of copies with exactly one space on each side, as planted copies have."""
@@ -210,7 +211,7 @@ def find_stretches(document: Document, fewest: int) -> list[Stretch]:
     stretches: list[Stretch] = []
     keys = document.keys
     taken = bytearray(len(keys))  # 1 for each unit of a stretch
-    steps = fewest - 1  # number of steps from the first to the last of ``fewest`` successive copies
+    steps = fewest - 1  # from the first to the last of ``fewest`` successive copies
     for positions in document.positions.values():
         if len(positions) < fewest:
             continue
@@ -223,8 +224,10 @@ def find_stretches(document: Document, fewest: int) -> list[Stretch]:
             if is_within_stretch or distance > steps * _LONGEST_PERIOD:
                 continue
             period, remainder = divmod(distance, steps)
+            has_even_steps = remainder == 0
             # A phrase is repeated if each unit equals the unit one period later.
-            if remainder or keys[first : last - period] != keys[first + period : last]:
+            is_repeated = has_even_steps and keys[first : last - period] == keys[first + period : last]
+            if not is_repeated:
                 continue
             if all(document.joins(index) for index in range(first + 1, last + 1)):
                 stretch = _extend(document, first, last, period)
@@ -239,7 +242,10 @@ def find_stretches(document: Document, fewest: int) -> list[Stretch]:
 
 
 def _extend(document: Document, first: int, last: int, period: int) -> Stretch:
-    """Return the longest stretch of this period around the units from ``first`` to ``last``."""
+    """Return the longest stretch of this period around the units from ``first`` to ``last``.
+
+    It grows as long as the next unit equals the one a period away and is in the same field.
+    """
     keys = document.keys
     start = first
     while start > 0 and keys[start - 1] == keys[start - 1 + period] and document.joins(start):
@@ -333,12 +339,13 @@ def is_common(key: str) -> bool:
 
 def _close_groups(positions: Sequence[int], farthest: int, fewest: int) -> Iterator[Sequence[int]]:
     """Yield groups of at least ``fewest`` positions whose neighbours are at most ``farthest`` apart."""
-    start = 0
-    for number in range(1, len(positions) + 1):
-        if number == len(positions) or positions[number] - positions[number - 1] > farthest:
-            if number - start >= fewest:
-                yield positions[start:number]
-            start = number
+    start = 0  # where the group begins in `positions`
+    for end in range(1, len(positions) + 1):
+        is_end = end == len(positions) or positions[end] - positions[end - 1] > farthest
+        if is_end:
+            if end - start >= fewest:
+                yield positions[start:end]
+            start = end
 
 
 # Copies of unflagged words are only suspected, because a text also repeats its subject, such as "shock" in a
@@ -372,7 +379,7 @@ _LISTED_SHARE = 0.75
 
 
 def find_planted_copies(
-    document: Document, ignored: Mapping[str, str], repetitions: Iterable[Stretch]
+    document: Document, unsuspected: Collection[str], repetitions: Iterable[Stretch]
 ) -> set[int]:
     """Return the indices of copies of unflagged words that seem to have been planted.
 
@@ -382,26 +389,25 @@ def find_planted_copies(
 
     Args:
         document: The text.
-        ignored: The flagged and the allowed words, keyed by their keys.
+        unsuspected: The keys of the flagged and the allowed words.
         repetitions: Stretches that are already findings; copies in these stretches are ignored.
     """
     copies: set[int] = set()
-    taken: set[int] = set()
+    in_repetitions: set[int] = set()
     for stretch in repetitions:
-        taken.update(range(stretch.first, stretch.end))
+        in_repetitions.update(range(stretch.first, stretch.end))
     for key, all_positions in document.positions.items():
         if len(all_positions) < FEWEST_COPIES or len(key) == 1 or key[0].isdigit():
             continue
-        if is_common(key) or key in ignored:
+        if is_common(key) or key in unsuspected:
             continue
-        free_positions = (
-            [position for position in all_positions if position not in taken] if taken else all_positions
-        )
+        free_positions = [position for position in all_positions if position not in in_repetitions]
         # The entries of a list may begin with the same word.
         if len(free_positions) < FEWEST_COPIES or document.are_on_consecutive_lines(free_positions):
             continue
+        may_be_regular = len(free_positions) >= _REGULAR_COPIES
         if _seem_planted_by_number(document, free_positions) or (
-            len(free_positions) >= _REGULAR_COPIES and _seem_planted_by_spacing(document, free_positions)
+            may_be_regular and _seem_planted_by_spacing(document, free_positions)
         ):
             copies.update(free_positions)
             continue

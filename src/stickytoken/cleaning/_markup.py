@@ -38,7 +38,7 @@ _FORMATTING = (
 _FORMATTING_TAG = re.compile(rf"</?(?:{'|'.join(_FORMATTING)})(?=[\s/>])", re.IGNORECASE)
 
 
-def is_html(tag: str) -> bool:
+def is_formatting_tag(tag: str) -> bool:
     """Return whether a text that looks like a tag is a tag of HTML that formats words, such as ``<s>``."""
     return bool(_FORMATTING_TAG.match(tag))
 
@@ -58,32 +58,34 @@ _ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]
 
 
 def view_of(text: str) -> View:
-    """Return a text as the search looks at it."""
+    """Return a text as the search for copies looks at it: of the same length, with markup replaced."""
     has_markup = "<" in text or "`" in text or "~~~" in text or "@" in text
     has_address = "://" in text or "www." in text or "mailto:" in text
     if not has_markup and not has_address:
-        return View(_with_entities(text), ())
+        return View(_decode_entities(text), ())
     pieces = []
     protected = []
-    done = 0
+    viewed_to = 0
     for match in _PROTECTED.finditer(text):
         start, end = match.span()
-        placeholder = UNTOUCHABLE if _FORMATTING_TAG.match(match[0]) else BARRIER
-        pieces += [_with_entities(text[done:start]), placeholder * (end - start)]
+        # Words around a formatting tag are in one field, and those around any other markup in two.
+        placeholder = UNTOUCHABLE if is_formatting_tag(match[0]) else BARRIER
+        pieces += [_decode_entities(text[viewed_to:start]), placeholder * (end - start)]
         protected.append((start, end))
-        done = end
-    pieces.append(_with_entities(text[done:]))
+        viewed_to = end
+    pieces.append(_decode_entities(text[viewed_to:]))
     return View("".join(pieces), tuple(protected))
 
 
-def _with_entities(text: str) -> str:
-    return _ENTITY.sub(_decode, text) if "&" in text else text
+def _decode_entities(text: str) -> str:
+    return _ENTITY.sub(_decode_entity, text) if "&" in text else text
 
 
-def _decode(entity: re.Match[str]) -> str:
+def _decode_entity(entity: re.Match[str]) -> str:
     character = html.unescape(entity[0])
     if len(character) != 1:  # not an entity of HTML, or one of several characters
         return entity[0]
+    # Fill up to the length of the entity, so that the offsets of the text stay the same.
     filler = PAD if character.isalnum() else UNTOUCHABLE
     return character + filler * (len(entity[0]) - 1)
 
@@ -127,15 +129,13 @@ def is_in_row(text: str, start: int, end: int) -> bool:
     """
     part = text[start:end]
     delimiters = [delimiter for delimiter in _DELIMITERS if delimiter in part]
-    if not delimiters:
-        return False
     line = _line_around(text, start, end)
-    if line is None:
+    if not delimiters or line is None:
         return False
     line_start, line_end = line
-    before = _line_around(text, line_start - 1, line_start - 1) if line_start > 0 else None
-    after = _line_around(text, line_end + 1, line_end + 1) if line_end < len(text) else None
-    neighbours = [text[first:last] for first, last in filter(None, (before, after))]
+    line_before = _line_around(text, line_start - 1, line_start - 1) if line_start > 0 else None
+    line_after = _line_around(text, line_end + 1, line_end + 1) if line_end < len(text) else None
+    neighbours = [text[first:last] for first, last in filter(None, (line_before, line_after))]
     for delimiter in delimiters:
         pattern = _DELIMITERS[delimiter]
         count = len(pattern.findall(text[line_start:line_end]))
@@ -186,11 +186,12 @@ _CLUSTER_WITHIN = 16
 
 def cuts_cluster(text: str, offset: int) -> bool:
     """Return whether an offset lies within a grapheme cluster, such as a letter with its accent."""
+    # Every ASCII character is a cluster of its own.
     if offset in (0, len(text)) or text[offset - 1 : offset + 1].isascii():
         return False
     import regex  # imported only when needed, because the import takes longer than loading a cleaner
 
     first = max(0, offset - _CLUSTER_WITHIN)
     window = text[first : offset + _CLUSTER_WITHIN]
-    boundaries = (match.start() for match in regex.finditer(r"\X", window))
-    return offset - first not in boundaries
+    cluster_starts = (match.start() for match in regex.finditer(r"\X", window))  # \X matches a cluster
+    return offset - first not in cluster_starts

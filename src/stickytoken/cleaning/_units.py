@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from stickytoken.cleaning._markup import PAD
-from stickytoken.cleaning.rules import alternation
+from stickytoken.cleaning.rules import match_any
 
 if TYPE_CHECKING:
     import regex
@@ -66,7 +66,8 @@ def key_function(normalizer: str | None) -> Callable[[str], str]:
         return str.strip
     from tokenizers import Tokenizer
 
-    pipeline = {
+    # The library reads a normaliser only as part of a tokenizer, so make one that has nothing else.
+    tokenizer = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
@@ -77,7 +78,7 @@ def key_function(normalizer: str | None) -> Callable[[str], str]:
         "decoder": None,
         "model": {"type": "WordLevel", "vocab": {}, "unk_token": ""},
     }
-    tokenizer_normalizer = Tokenizer.from_str(json.dumps(pipeline)).normalizer
+    tokenizer_normalizer = Tokenizer.from_str(json.dumps(tokenizer)).normalizer
     if tokenizer_normalizer is None:
         return str.strip
     normalise = tokenizer_normalizer.normalize_str
@@ -92,7 +93,7 @@ class UnitReader:
         normalizer: The normaliser of the model's tokenizer; see `key_function`.
 
     Attributes:
-        flagged: The flagged texts, keyed by their keys.
+        flagged: The flagged texts, keyed by their keys. Of texts with equal keys, the first is kept.
     """
 
     def __init__(self, flagged: Iterable[str], normalizer: str | None) -> None:
@@ -100,15 +101,20 @@ class UnitReader:
         self._folds_case = self.key_of("A") == self.key_of("a")
         texts = [text.strip() for text in flagged]
         self.flagged = {self.key_of(text): text for text in reversed(texts) if self.key_of(text)}
-        words = {key for key in self.flagged if key.isalnum()}
+        flagged_words = {key for key in self.flagged if key.isalnum()}
+        # Copies that are written without spaces, of a flagged word or of any other text.
+        flagged_root = match_any(flagged_words) or "(?!)"  # matches nothing if there is no flagged word
+        other_root = rf"\w{{{_SHORTEST_COPY},{_LONGEST_COPY}}}?"
+        self._glued_copies = re.compile(
+            f"{_match_copies('flagged', flagged_root)}|{_match_copies('other', other_root)}"
+        )
+        # Flagged texts that no pattern of words matches as a whole, such as "'s".
         self._literals = [text for text in texts if text and not self._is_one_word(text)]
-        flagged_copies = _copies_pattern("flagged", alternation(words) or "(?!)")
-        other_copies = _copies_pattern("other", rf"\w{{{_SHORTEST_COPY},{_LONGEST_COPY}}}?")
-        self._copies = re.compile(f"{flagged_copies}|{other_copies}")
         ascii_literals = [text for text in self._literals if text.isascii()]
         case = re.IGNORECASE if self._folds_case else re.NOFLAG
-        self._ascii_units = re.compile(_literal_or_word(ascii_literals, _ASCII_WORD), case)
-        self._keys: dict[str, str | tuple[Part, ...]] = {}
+        self._ascii_units = re.compile(_match_literal_or_word(ascii_literals, _ASCII_WORD), case)
+        # What `_divide` has returned for each word.
+        self._key_or_parts: dict[str, str | tuple[Part, ...]] = {}
 
     @cached_property
     def _unicode_units(self) -> regex.Pattern[str]:
@@ -116,7 +122,7 @@ class UnitReader:
 
         word = rf"\p{{Cf}}*{_LETTER}{_IN_WORD}*|\p{{Han}}[\p{{M}}{PAD}]*"
         case = regex.IGNORECASE if self._folds_case else 0
-        return regex.compile(_literal_or_word(self._literals, word), regex.VERSION1 | case)
+        return regex.compile(_match_literal_or_word(self._literals, word), regex.VERSION1 | case)
 
     def _is_one_word(self, text: str) -> bool:
         if text.isascii():
@@ -135,14 +141,15 @@ class UnitReader:
         None if a word consists of several units; `read` must be used for such a text.
         """
         words = self._pattern_for(text).findall(text)
-        known = self._keys
-        if len(known) > _REMEMBERED:
-            known = self._keys = {}
+        if len(self._key_or_parts) > _REMEMBERED:
+            self._key_or_parts = {}
+        # A variable of this call, because another thread may replace the attribute.
+        key_or_parts = self._key_or_parts
         keys: list[str] = []
         for word in words:
-            key = known.get(word)
+            key = key_or_parts.get(word)
             if key is None:
-                key = known[word] = self._divide(word)
+                key = key_or_parts[word] = self._divide(word)
             if not isinstance(key, str):
                 return None
             keys.append(key)
@@ -151,14 +158,14 @@ class UnitReader:
     def read(self, text: str) -> Units:
         """Return the units of a text with their offsets."""
         units = Units([], [], [])
-        known = self._keys
         for match in self._pattern_for(text).finditer(text):
             word = match[0]
-            key = known.get(word)
-            if key is None:
-                key = known[word] = self._divide(word)
             start, end = match.span()
-            parts = (Part(key, 0, end - start),) if isinstance(key, str) else key
+            divided = self._key_or_parts.get(word)
+            if divided is None:
+                divided = self._key_or_parts[word] = self._divide(word)
+            # A key means that the word is one unit.
+            parts = (Part(divided, 0, end - start),) if isinstance(divided, str) else divided
             for part in parts:
                 units.keys.append(part.key)
                 units.starts.append(start + part.start)
@@ -177,12 +184,12 @@ class UnitReader:
         key = self.key_of(word)
         if not key:
             return ()
-        # Four copies repeat three quarters of their characters.
-        may_have_copies = len(key) - len(set(key)) >= FEWEST_GLUED - 1
-        if not may_have_copies or key in self.flagged:
+        # Every copy but the first repeats characters. This quick check spares most words the search.
+        repeated_characters = len(key) - len(set(key))
+        if repeated_characters < FEWEST_GLUED - 1 or key in self.flagged:
             return key
-        repeats = [match for match in self._copies.finditer(key) if self._is_repeat(match)]
-        positions = self._positions(word, key) if repeats else None
+        repeats = [match for match in self._glued_copies.finditer(key) if self._is_repeat(match)]
+        positions = self._positions_in_word(word, key) if repeats else None
         if positions is None:
             return key
         bounds = {0, len(key)}  # where the units begin and end, in the key
@@ -197,9 +204,10 @@ class UnitReader:
         root = match["other"]
         if root is None:  # copies of a flagged word
             return True
+        # Numbers, rows of one letter and DNA sequences repeat naturally.
         return root.isalpha() and len(set(root)) > 1 and not _BASES.issuperset(root.casefold())
 
-    def _positions(self, word: str, key: str) -> Sequence[int] | None:
+    def _positions_in_word(self, word: str, key: str) -> Sequence[int] | None:
         """Return the position in the word of each character of its key, and where the word ends.
 
         None if the normaliser doesn't treat one character after the other, so that there are no such
@@ -210,18 +218,21 @@ class UnitReader:
         positions = []
         normalised = ""
         for index, character in enumerate(word):
-            part = self.key_of(character)
-            normalised += part
-            positions += [index] * len(part)
+            normalised_character = self.key_of(character)
+            normalised += normalised_character
+            positions += [index] * len(normalised_character)
         return [*positions, len(word)] if normalised == key else None
 
 
-def _copies_pattern(name: str, root: str) -> str:
-    """Return a pattern for copies of a word without spaces between them; the group ``name`` is the first."""
+def _match_copies(name: str, root: str) -> str:
+    """Return a pattern for at least four copies of a text in a row, with nothing visible between them.
+
+    ``root`` is a pattern for the text. The group ``name`` matches the first copy.
+    """
     return f"(?P<{name}>{root})(?:{_INVISIBLE}(?P={name})){{{FEWEST_GLUED - 1},}}{_INVISIBLE}"
 
 
-def _literal_or_word(literals: Iterable[str], word: str) -> str:
+def _match_literal_or_word(literals: Iterable[str], word: str) -> str:
     """Return a pattern that matches a literal text (the longest one if several match), or else a word.
 
     A literal that begins or ends with a letter or digit matches only where no further letter or digit adjoins

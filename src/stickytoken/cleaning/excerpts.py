@@ -109,7 +109,7 @@ def word_diff(text: str, removals: Sequence[Removal]) -> list[str]:
         start = max(previous_end, group[0].start - _CONTEXT)
         end = min(next_start, group[-1].end + _CONTEXT)
         ranges = [(removal.start, removal.end) for removal in group]
-        lines.append(f"{group[0].kind.cause}: {_mark(text, ranges, start, end)}")
+        lines.append(f"{group[0].kind.cause}: {_show_removed(text, ranges, start, end)}")
     return lines
 
 
@@ -118,23 +118,21 @@ def _group(removals: Sequence[Removal]) -> list[list[Removal]]:
     groups: list[list[Removal]] = []
     for removal in removals:
         previous = groups[-1][-1] if groups else None
-        if (
-            previous is not None
-            and removal.kind is previous.kind
-            and removal.start - previous.end <= 2 * _CONTEXT
-        ):
+        # Each is shown with `_CONTEXT` characters on both sides. If these would touch, one line has both.
+        is_close = previous is not None and removal.start - previous.end <= 2 * _CONTEXT
+        if previous is not None and is_close and removal.kind is previous.kind:
             groups[-1].append(removal)
         else:
             groups.append([removal])
     return groups
 
 
-def _mark(text: str, ranges: Sequence[tuple[int, int]], start: int, end: int) -> str:
-    written = ""
-    for piece in excerpt(text, ranges, start, end):
-        shown = _BLANKS.sub(" ", piece.text)
-        written += _bracket_removed(shown) if piece.is_marked else shown
-    return _BLANKS.sub(" ", written).strip(" ")
+def _show_removed(text: str, removed: Sequence[tuple[int, int]], start: int, end: int) -> str:
+    line = ""
+    for piece in excerpt(text, removed, start, end):
+        piece_text = _BLANKS.sub(" ", piece.text)
+        line += _bracket_removed(piece_text) if piece.is_marked else piece_text
+    return _BLANKS.sub(" ", line).strip(" ")
 
 
 def _bracket_removed(text: str) -> str:

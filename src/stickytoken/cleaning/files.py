@@ -15,6 +15,7 @@ from stickytoken.data.rows import Meter, Skipped
 from stickytoken.errors import InputError
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
 from stickytoken.validation import beginning
+from stickytoken.words import counted
 
 # Maximum number of unreadable records that a summary names.
 _NAMED_RECORDS = 100
@@ -82,40 +83,37 @@ class CleaningTotals:
     def headline(self) -> str:
         """Return one line that says how many documents were changed or set aside, and why."""
         number = self.changed + self.set_aside  # one of them is 0: --quarantine changes no document
-        counted, causes = document_counts(number, self.documents, self.changed_by_cause)
-        return f"{counted} {'set aside' if self.set_aside else 'changed'}{causes}"
+        count_in_words, causes = document_counts(number, self.documents, self.changed_by_cause)
+        return f"{count_in_words} {'set aside' if self.set_aside else 'changed'}{causes}"
 
     def remarks(self) -> list[str]:
         """Return sentences on what was left in the documents, and on how to remove it."""
         remarks = []
         if self.repeated:
-            remarks.append(self._first_copies())
+            remarks.append(self._say_first_copies_stay())
         for kind, count in sorted(self.left_by_cause.items()):
             verb = "has" if count == 1 else "have"
-            remarks.append(f"{_documents(count)} still {verb} {kind.phrase}")
+            remarks.append(f"{counted(count, 'document')} still {verb} {kind.phrase}")
         if self.unsafe:
-            noun = "document" if self.unsafe == 1 else "documents"
-            remarks.append(f"--unsafe-fixes would change {self.unsafe:,} more {noun}: look at them first")
+            more_documents = counted(self.unsafe, "more document")
+            remarks.append(f"--unsafe-fixes would change {more_documents}: look at them first")
         if self.unfixable:
             remarks.append(
-                f"{_documents(self.unfixable)} cannot be cleaned without damage to a table, a tag, an "
-                "address or code: edit them by hand, or set them aside with --quarantine"
+                f"{counted(self.unfixable, 'document')} cannot be cleaned without damage to a table, a tag, "
+                "an address or code: edit them by hand, or set them aside with --quarantine"
             )
         if self.emptied:
-            remarks.append(f"no text is left in {_documents(self.emptied)}")
+            remarks.append(f"no text is left in {counted(self.emptied, 'document')}")
         return remarks
 
-    def _first_copies(self) -> str:
-        named = [f"{words!r} ({document})" for words, document in self.first_repetitions]
-        left_out = self.repeated - len(named)
-        more = f", and others in {left_out:,} more" if left_out else ""
+    def _say_first_copies_stay(self) -> str:
+        examples = [f"{words!r} ({document})" for words, document in self.first_repetitions]
+        others = self.repeated - len(examples)
+        and_others = f", and others in {others:,} more" if others else ""
         return (
-            f"the first copy of each repetition stays, because it may belong there: {', '.join(named)}{more}"
+            "the first copy of each repetition stays, because it may belong there: "
+            f"{', '.join(examples)}{and_others}"
         )
-
-
-def _documents(count: int) -> str:
-    return f"{count:,} {'document' if count == 1 else 'documents'}"
 
 
 OnCleaned = Callable[[Document, Cleaned], None]
@@ -157,10 +155,13 @@ def clean_file(
     def revise(document: Document) -> Sequence[Cuts] | None:
         """Clean a document, count it, and return the cuts of its parts; None to set it aside."""
         totals.documents += 1
-        share = meter.share
-        if share and totals.documents % _PROGRESS_EVERY == 0:
-            total = max(totals.documents + 1, round(totals.documents / share))
-            progress(Progress("clean", totals.documents, total, totals.documents, unit="documents"))
+        share_read = meter.share
+        if share_read and totals.documents % _PROGRESS_EVERY == 0:
+            # The number of documents is not known before the end, so it is estimated from the bytes read.
+            expected_documents = max(totals.documents + 1, round(totals.documents / share_read))
+            progress(
+                Progress("clean", totals.documents, expected_documents, totals.documents, unit="documents")
+            )
         if quarantine is not None:
             spans = [span for span in cleaner.find(document.text) if _is_in_part(document, span)]
             if cleaner.would_change(spans):
@@ -189,9 +190,10 @@ def clean_file(
 
 
 def clean_document(cleaner: Cleaner, document: Document) -> tuple[Cleaned, list[Cuts]]:
-    """Clean the text of a document, as a scan reads it, and return the result and the cuts of its parts.
+    """Clean the text of a document, and return the result and what to cut from each of its parts.
 
-    What stands between the parts, as the words of a template, is in no record, so it cannot be removed.
+    The parts are the texts of its columns, which make up the text. What stands between them, such as the
+    words of a template, is in no record, so it cannot be removed.
     """
     cleaned = cleaner.clean(document.text)
     removals = tuple(removal for removal in cleaned.removals if _is_in_part(document, removal))
@@ -204,17 +206,20 @@ def _is_in_part(document: Document, finding: Span | Removal) -> bool:
 
 
 def _cuts_of_part(document: Document, number: int, findings: Sequence[Span | Removal]) -> Cuts:
-    """Return where a part of a document lies in findings of its text, by offsets of the part."""
+    """Return which ranges of a part of a document lie in findings of its text, by offsets of the part.
+
+    The part begins at several offsets of the text if a template names its column several times.
+    """
     length = len(document.parts[number])
-    overlaps = []
+    ranges = []
     for part_start in document.starts[number]:
         for finding in findings:
             start = max(finding.start - part_start, 0)
             end = min(finding.end - part_start, length)
             if start < end:
-                overlaps.append((start, end))
+                ranges.append((start, end))
     cuts: list[tuple[int, int]] = []
-    for start, end in sorted(overlaps):  # a part that a template names twice may have the same one twice
+    for start, end in sorted(ranges):  # join those that overlap, as from two places of the part
         if cuts and start < cuts[-1][1]:
             cuts[-1] = (cuts[-1][0], max(end, cuts[-1][1]))
         else:
@@ -233,7 +238,8 @@ def _count_document(
     if not cleaned.removals:
         return
     totals.changed += 1
-    totals.emptied += not any(map(str.strip, map(cut, document.parts, cuts_by_part)))
+    cleaned_parts = map(cut, document.parts, cuts_by_part)
+    totals.emptied += not any(map(str.strip, cleaned_parts))
     totals.changed_by_cause.update({removal.kind for removal in cleaned.removals})
     repetition = _first_repetition(cleaned)
     if repetition is not None:

@@ -61,12 +61,11 @@ class CleaningRules:
     known: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("allowed", "known"):
-            object.__setattr__(self, name, _require_texts(name, getattr(self, name)))
         if self.normalizer is not None:
-            object.__setattr__(self, "normalizer", _require_normalizer(self.normalizer))
-        object.__setattr__(self, "words", _require_texts("words", self.words))
-        object.__setattr__(self, "specials", _require_texts("specials", self.specials))
+            _require_normalizer(self.normalizer)
+        # Assigning to `self` is not possible, because the class is frozen.
+        for name in ("words", "specials", "allowed", "known"):
+            object.__setattr__(self, name, _require_texts(name, getattr(self, name)))
         object.__setattr__(self, "longest_run", whole_number("longest_run", self.longest_run, 2))
 
     def extended(
@@ -127,10 +126,10 @@ class CleaningRules:
                 f"the rules have the unknown entry {unknown[0]!r}: write them again with `stickytoken clean "
                 "RUN --rules-out FILE`"
             )
-        values = {name: value[name] for name in field_names if name in value}
-        if values.get("normalizer") is not None:
-            values["normalizer"] = json.dumps(values["normalizer"])
-        return cls(**values)
+        arguments = {name: value[name] for name in field_names if name in value}
+        if arguments.get("normalizer") is not None:
+            arguments["normalizer"] = json.dumps(arguments["normalizer"])
+        return cls(**arguments)
 
 
 def _require_texts(name: str, values: Iterable[str]) -> tuple[str, ...]:
@@ -141,7 +140,7 @@ def _require_texts(name: str, values: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(texts))
 
 
-def _require_normalizer(description: object) -> str:
+def _require_normalizer(description: object) -> None:
     from stickytoken.cleaning._units import key_function
 
     try:
@@ -153,7 +152,6 @@ def _require_normalizer(description: object) -> str:
             f"normalizer is {shown(description)}, which the tokenizers library cannot read ({error}): write "
             "the rules again with `stickytoken clean RUN --rules-out FILE`"
         ) from error
-    return description
 
 
 # Number of hexadecimal digits of a digest, enough for a thousand million texts.
@@ -178,10 +176,11 @@ def format_known_line(digest: str, name: str, findings: Iterable[str]) -> str:
         findings: What was found in it, for the person who reviews the file.
     """
     note = beginning(", ".join(findings), _NOTED_CHARACTERS)
-    return f"{digest}  # {name}: {note}".translate(_LINE_ENDS)
+    # Ids and findings may contain line ends, which would begin another entry.
+    return f"{digest}  # {name}: {note}".translate(_SPACES_FOR_LINE_ENDS)
 
 
-_LINE_ENDS = {ord(character): " " for character in "\r\n\v\f\x1c\x1d\x1e\x85\u2028\u2029"}
+_SPACES_FOR_LINE_ENDS = {ord(character): " " for character in "\r\n\v\f\x1c\x1d\x1e\x85\u2028\u2029"}
 
 
 def read_list(path: str | Path, what: str) -> list[str]:
@@ -206,7 +205,7 @@ def read_list(path: str | Path, what: str) -> list[str]:
     return entries
 
 
-def alternation(texts: Iterable[str]) -> str:
+def match_any(texts: Iterable[str]) -> str:
     """Return a regular expression that matches any of the texts, the longest one if several match.
 
     Texts with a common prefix share a branch, so that the texts are not tried one by one at each position:
@@ -216,11 +215,11 @@ def alternation(texts: Iterable[str]) -> str:
     for text in sorted(set(texts) - {""}):
         rests_by_first.setdefault(text[0], []).append(text[1:])
     branches = []
-    for first, rests in rests_by_first.items():
-        rest = alternation(rests)
-        if rest and "" in rests:
-            rest = f"(?:{rest})?"
-        branches.append(re.escape(first) + rest)
+    for first_character, rests in rests_by_first.items():
+        rest_pattern = match_any(rests)
+        if rest_pattern and "" in rests:  # the character alone is one of the texts
+            rest_pattern = f"(?:{rest_pattern})?"
+        branches.append(re.escape(first_character) + rest_pattern)
     if len(branches) > 1:
         return f"(?:{'|'.join(branches)})"
     return branches[0] if branches else ""

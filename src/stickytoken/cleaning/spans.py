@@ -18,7 +18,7 @@ from functools import lru_cache
 
 from stickytoken.cleaning import _copies, _markup
 from stickytoken.cleaning._units import UnitReader
-from stickytoken.cleaning.rules import CleaningRules, alternation, text_digest
+from stickytoken.cleaning.rules import CleaningRules, match_any, text_digest
 
 
 class SpanKind(StrEnum):
@@ -139,65 +139,71 @@ class SpanFinder:
     """Searches texts for the words, special tokens and repetitions that the rules describe."""
 
     def __init__(self, rules: CleaningRules) -> None:
-        self._rules = rules
-        self._known = frozenset(rules.known)
+        self._known_digests = frozenset(rules.known)
         allowed = frozenset(text.strip() for text in rules.allowed)
         self._reader = UnitReader(
             [word for word in rules.words if word.strip() not in allowed], rules.normalizer
         )
-        self._allowed = {self._reader.key_of(text): text for text in allowed}
-        self._flagged = {key: word for key, word in self._reader.flagged.items() if key not in self._allowed}
-        self._ignored = self._flagged | self._allowed
+        # Words are compared by their keys, which other spellings of a word share.
+        self._allowed_keys = frozenset(map(self._reader.key_of, allowed))
+        self._flagged = {
+            key: word for key, word in self._reader.flagged.items() if key not in self._allowed_keys
+        }
         specials = {text.strip() for text in rules.specials} - allowed
-        pattern = alternation(specials)
-        self._specials = re.compile(pattern) if pattern else None
+        pattern = match_any(specials)
+        self._special_pattern = re.compile(pattern) if pattern else None
         # Minimum number of copies that form a repetition.
         self._fewest_repeated = rules.longest_run + 1
 
     def find(self, text: str) -> list[Span]:
         """Return the spans of a text in order, without overlaps; none if the text is a known one."""
-        if self._known and text_digest(text) in self._known:
+        if self._known_digests and text_digest(text) in self._known_digests:
             return []
-        view = _markup.view_of(text)
+        view = _markup.view_of(text)  # the text with placeholders for markup, and where the markup is
         spans = list(self._find_specials(text, view.protected))
         if "&" in text:
-            spans = _without_overlaps([*spans, *self._find_specials_as_entities(text, view.text)])
+            spans = _drop_overlaps([*spans, *self._find_specials_as_entities(text, view.text)])
         # Special tokens are findings of their own, so the search for words sees placeholders in their place.
-        pieces = []
+        searched_pieces = []
         copied_to = 0
         for special in spans:
             placeholders = _markup.SPECIAL * (special.end - special.start)
-            pieces += [view.text[copied_to : special.start], placeholders]
+            searched_pieces += [view.text[copied_to : special.start], placeholders]
             copied_to = special.end
-        pieces.append(view.text[copied_to:])
-        spans += self._find_words(text, "".join(pieces))
+        searched_pieces.append(view.text[copied_to:])
+        spans += self._find_words(text, "".join(searched_pieces))
         for start, end in view.protected:
-            spans += self._find_protected(text, start, end)
-        return _without_overlaps(spans)
+            spans += self._find_flagged_in_markup(text, start, end)
+        return _drop_overlaps(spans)
 
-    def specials_in(self, text: str) -> list[Span]:
-        """Return the spans of special tokens alone."""
-        if self._specials is None or not self._specials.search(text):
+    def find_specials_alone(self, text: str) -> list[Span]:
+        """Return the spans of special tokens, and look for nothing else."""
+        if self._special_pattern is None or not self._special_pattern.search(text):
             return []
         return list(self._find_specials(text, _markup.view_of(text).protected))
 
     def _find_specials(self, text: str, protected: Sequence[tuple[int, int]]) -> Iterator[Span]:
-        """Yield the special tokens of a text."""
-        if self._specials is None:
+        """Yield the special tokens of a text. No fix removes one that is markup, or part of it.
+
+        ``protected`` has the start and end (exclusive) of all tags, addresses and code.
+        """
+        if self._special_pattern is None:
             return
-        starts = [start for start, _ in protected]
-        # "<pad>" looks like a tag. "<s>" is one of HTML, but only in a text with other tags.
-        texts = {text[start:end] for start, end in protected}
-        has_tags = any(part[0] == "<" and not self._specials.fullmatch(part) for part in texts)
-        for match in self._specials.finditer(text):
+        markup_starts = [start for start, _ in protected]
+        # "<pad>" looks like a tag, but is always a special token. "<s>" may be either: it is taken for a tag
+        # of HTML if the text has other tags.
+        markup_texts = {text[start:end] for start, end in protected}
+        has_other_tags = any(
+            markup[0] == "<" and not self._special_pattern.fullmatch(markup) for markup in markup_texts
+        )
+        for match in self._special_pattern.finditer(text):
             start, end = match.span()
-            nearest = bisect_right(starts, start) - 1  # the last protected part that does not begin later
-            is_protected = nearest >= 0 and start < protected[nearest][1]
-            is_whole = is_protected and protected[nearest] == (start, end)
-            is_tag = is_whole and has_tags and _markup.is_html(match[0])
+            nearest = bisect_right(markup_starts, start) - 1  # the last markup that does not begin later
+            is_whole_markup = nearest >= 0 and protected[nearest] == (start, end)
+            is_in_markup = nearest >= 0 and start < protected[nearest][1] and not is_whole_markup
+            is_tag = is_whole_markup and has_other_tags and _markup.is_formatting_tag(match[0])
             is_link = match[0].startswith("[") and text.startswith("(", end)  # of Markdown
-            is_fixable = (is_whole or not is_protected) and not is_tag and not is_link
-            fix = Fix.SAFE if is_fixable else Fix.NONE
+            fix = Fix.NONE if is_in_markup or is_tag or is_link else Fix.SAFE
             yield Span(
                 start=start, end=end, kind=SpanKind.SPECIAL, what=match[0], count=1, first_end=end, fix=fix
             )
@@ -205,20 +211,20 @@ class SpanFinder:
     def _find_specials_as_entities(self, text: str, padded: str) -> Iterator[Span]:
         """Yield special tokens that are written with entities of HTML, such as ``&lt;/s&gt;`` for ``</s>``.
 
-        ``padded`` is the text with its entities decoded. It is as long as ``text``, because fillers follow
-        each decoded character.
+        No fix removes them, as no fix covers an entity. ``padded`` is the text with its entities decoded. It
+        is as long as ``text``, because fillers follow each decoded character.
         """
-        if self._specials is None:
+        if self._special_pattern is None:
             return
         fillers = (_markup.PAD, _markup.UNTOUCHABLE)
         # The offset in the text of each decoded character, and of the end.
         offsets = [offset for offset, character in enumerate(padded) if character not in fillers]
         decoded = "".join(padded[offset] for offset in offsets)
         offsets.append(len(text))
-        for match in self._specials.finditer(decoded):
+        for match in self._special_pattern.finditer(decoded):
             start, end = offsets[match.start()], offsets[match.end()]
-            is_written_so = text[start:end] != match[0] and html.unescape(text[start:end]) == match[0]
-            if is_written_so:
+            written = text[start:end]
+            if written != match[0] and html.unescape(written) == match[0]:
                 yield Span(
                     start=start,
                     end=end,
@@ -229,16 +235,17 @@ class SpanFinder:
                     fix=Fix.NONE,
                 )
 
-    def _find_protected(self, text: str, start: int, end: int) -> Iterator[Span]:
-        """Yield the runs of flagged words in a tag, an address or code, which no fix removes."""
-        part = text[start:end]
-        document = _copies.Document(part, self._reader)
-        for run in _copies.find_flagged_runs(document, self._flagged):
-            units = document.units
-            word = self._flagged[document.keys[run.start]]
-            first = start + units.starts[run.start]
-            last = start + units.ends[run.stop - 1]
-            yield Span(first, last, SpanKind.FLAGGED, word, len(run), last, Fix.NONE)
+    def _find_flagged_in_markup(self, text: str, start: int, end: int) -> Iterator[Span]:
+        """Yield the runs of flagged words in one tag, address or code, which no fix removes.
+
+        ``start`` and ``end`` are where the markup begins and ends in the text.
+        """
+        markup = _copies.Document(text[start:end], self._reader)
+        for run in _copies.find_flagged_runs(markup, self._flagged):
+            word = self._flagged[markup.keys[run.start]]
+            run_start = start + markup.units.starts[run.start]
+            run_end = start + markup.units.ends[run.stop - 1]
+            yield Span(run_start, run_end, SpanKind.FLAGGED, word, len(run), run_end, Fix.NONE)
 
     def _find_words(self, text: str, searched: str) -> Iterator[Span]:
         """Yield the copies of words in a text, in no particular order. The spans may overlap.
@@ -251,15 +258,16 @@ class SpanFinder:
         has_flagged_word = not self._flagged.keys().isdisjoint(document.positions)
         if not has_repeated_word and not has_flagged_word:
             return
+        # Copies of flagged words: ranges of units in a row, and the indices of the other units.
         runs = _copies.find_flagged_runs(document, self._flagged)
         scattered = _copies.find_scattered_copies(document, self._flagged)
         repetitions = []
         for stretch in _copies.find_stretches(document, self._fewest_repeated):
             indices = range(stretch.first, stretch.end)
-            flagged = [index for index in indices if document.keys[index] in self._flagged]
+            flagged_indices = [index for index in indices if document.keys[index] in self._flagged]
             # A repeated phrase with flagged words in it is a finding of these words alone.
-            scattered.update(flagged)
-            if not flagged and self._is_repetition(document, stretch):
+            scattered.update(flagged_indices)
+            if not flagged_indices and self._is_repetition(document, stretch):
                 repetitions.append(stretch)
         for run in runs:
             scattered.difference_update(run)
@@ -268,11 +276,13 @@ class SpanFinder:
             yield from self._find_flagged_spans(text, document, chain, is_run=False)
         for stretch in repetitions:
             yield _span_of_repetition(text, document, stretch)
-        suspected = _copies.find_planted_copies(document, self._ignored, repetitions)
+        unsuspected_keys = self._allowed_keys.union(self._flagged)
+        suspected = _copies.find_planted_copies(document, unsuspected_keys, repetitions)
         for index in sorted(suspected):
             start = document.units.starts[index]
             end = document.units.ends[index]
-            fix = Fix.NONE if document.has_entity(index) or _cuts(text, start, end) else Fix.UNSAFE
+            would_break = document.has_entity(index) or _cuts_clusters(text, start, end)
+            fix = Fix.NONE if would_break else Fix.UNSAFE
             yield Span(start, end, SpanKind.SUSPECTED, document.keys[index], 1, end, fix)
 
     def _find_flagged_spans(
@@ -281,46 +291,57 @@ class SpanFinder:
         """Yield the spans of flagged words that follow each other.
 
         ``document`` is the same text in units, with placeholders for markup; ``chain`` has the indices of the
-        flagged units, which are scattered unless ``is_run``.
+        flagged units, which are a run of at least four or, unless ``is_run``, fewer copies of a word that is
+        scattered over the text.
         """
         units = document.units
-        gaps = [document.gap(index) for index in chain[1:]]
+        gaps = [document.gap(index) for index in chain[1:]]  # the text between two neighbours
         start = units.starts[chain.start]
-        in_row = _markup.is_in_row(document.text, start, units.ends[chain.stop - 1])
-        if any("," in gap for gap in gaps) and _markup.is_in_brackets(document.text, start):
-            in_row = True
+        end = units.ends[chain.stop - 1]
+        is_in_list = any("," in gap for gap in gaps) and _markup.is_in_brackets(document.text, start)
+        is_data = is_in_list or _markup.is_in_row(document.text, start, end)
+        if not is_run:
+            fills_cell = document.is_alone(chain.start)  # of a table, or a line
+            is_data = is_data or fills_cell or document.is_attached(chain)
+        has_markup = any(_markup.UNTOUCHABLE in gap for gap in gaps)
         has_entity = any(document.has_entity(index) for index in chain)
         fix = Fix.SAFE if is_run else Fix.UNSAFE
-        if in_row or has_entity or any(_markup.UNTOUCHABLE in gap for gap in gaps):
-            fix = Fix.NONE
-        is_cell = document.is_alone(chain.start)  # the content of a table cell or a line
-        if not is_run and (is_cell or document.is_attached(chain)):
+        if is_data or has_markup or has_entity:
             fix = Fix.NONE
         for piece in _divide_chain(document, chain, gaps):
-            keys = Counter(document.keys[piece.first : piece.last + 1])
-            word = self._flagged[keys.most_common(1)[0][0]]
-            piece_fix = Fix.NONE if _cuts(text, piece.start, piece.end) else fix
-            first_end = units.ends[piece.first]
-            yield Span(piece.start, piece.end, SpanKind.FLAGGED, word, keys.total(), first_end, piece_fix)
+            copies_of_key = Counter(document.keys[piece.first : piece.last + 1])
+            most_frequent_key = copies_of_key.most_common(1)[0][0]
+            yield Span(
+                start=piece.start,
+                end=piece.end,
+                kind=SpanKind.FLAGGED,
+                what=self._flagged[most_frequent_key],
+                count=copies_of_key.total(),
+                first_end=units.ends[piece.first],
+                fix=Fix.NONE if _cuts_clusters(text, piece.start, piece.end) else fix,
+            )
 
     def _is_repetition(self, document: _copies.Document, stretch: _copies.Stretch) -> bool:
         """Return whether a stretch is a repetition, and not ordinary text, a list of values or code."""
-        keys = document.keys[stretch.first : stretch.end]
-        words = set(keys)
-        if words <= self._allowed.keys():
+        words = set(document.keys[stretch.first : stretch.end])
+        if words <= self._allowed_keys:
             return False
         # Different words of at most two letters are symbols or abbreviations, as in "o, o, n, n, no, no". The
         # words next to the stretch are included, because the stretch may be part of a longer list of symbols.
-        around = {*words, *document.keys[max(0, stretch.first - 1) : stretch.end + 1]}
-        if len(around) > 1 and all(len(word) <= 2 and word.isascii() for word in around):
+        words_around = {*words, *document.keys[max(0, stretch.first - 1) : stretch.end + 1]}
+        if len(words_around) > 1 and all(len(word) <= 2 and word.isascii() for word in words_around):
             return False
-        # Tables and formulas naturally repeat numbers, single letters, such as "x" or "xx", and placeholders.
-        repeated = [word for word in words if word.casefold() not in _PLACEHOLDERS]
-        if all(word[0].isdigit() or (word.isascii() and len(set(word)) == 1) for word in repeated):
+        # Tables and formulas naturally repeat numbers, single letters, such as "x" or "xx", and placeholders
+        # such as "nan".
+        real_words = [word for word in words if word.casefold() not in _PLACEHOLDERS]
+        if all(word[0].isdigit() or (word.isascii() and len(set(word)) == 1) for word in real_words):
             return False
         gaps = [document.gap(index) for index in range(stretch.first + 1, stretch.end)]
-        is_compound = stretch.period > 1 and set(gaps) == {"-"} and len(gaps) < _COMPOUND * stretch.period
-        start = document.units.starts[stretch.first] - len(_marks_of(gaps[stretch.period - 1]).after)
+        is_hyphenated = stretch.period > 1 and set(gaps) == {"-"}  # as in "dict-of-dict-of-dict-of-dict"
+        is_compound = is_hyphenated and len(gaps) < _MOST_IN_COMPOUND * stretch.period
+        # The stretch with the punctuation before its first copy, if the second copy has some too.
+        second_copy_gap = gaps[stretch.period - 1]
+        start = document.units.starts[stretch.first] - len(_marks_of(second_copy_gap).after)
         end = document.units.ends[stretch.end - 1]
         in_table = _markup.is_in_row(document.text, start, end)
         return not (is_compound or in_table or _markup.is_in_brackets(document.text, start))
@@ -328,8 +349,8 @@ class SpanFinder:
 
 # Words that represent values in tables and code.
 _PLACEHOLDERS = frozenset(("nan", "inf", "nil", "null", "none", "true", "false"))
-# Maximum number of copies of a phrase in a hyphenated compound, such as "dict-of-dict-of-dict-of-dict".
-_COMPOUND = 4
+# Maximum number of copies of a phrase in a hyphenated compound.
+_MOST_IN_COMPOUND = 4
 
 finder_of = lru_cache(maxsize=32)(SpanFinder)
 
@@ -346,13 +367,15 @@ class _Marks:
 @lru_cache(maxsize=4096)
 def _marks_of(gap: str) -> _Marks:
     """Return the punctuation between two copies: in "able, (able", a comma before and a bracket after."""
-    visible = "".join(" " if _is_blank(character) else character for character in gap)
-    parts = visible.split()
-    if not parts:
+    spaced_gap = "".join(" " if _is_blank(character) else character for character in gap)
+    marks = spaced_gap.split()
+    if not marks:
         return _Marks("", "", "")
-    before = parts.pop(0) if not visible[0].isspace() else ""
-    after = parts.pop() if parts and not visible[-1].isspace() else ""
-    return _Marks(before, after, " ".join(parts))
+    is_attached_to_first = not spaced_gap[0].isspace()
+    before = marks.pop(0) if is_attached_to_first else ""
+    is_attached_to_second = not spaced_gap[-1].isspace()
+    after = marks.pop() if marks and is_attached_to_second else ""
+    return _Marks(before, after, " ".join(marks))
 
 
 def _is_blank(character: str) -> bool:
@@ -361,32 +384,34 @@ def _is_blank(character: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Copies that can be removed together: the first and the last unit, and where they start and end."""
+    """Copies that can be removed together."""
 
-    first: int
-    last: int
-    start: int
-    end: int
+    first: int  # index of the first unit
+    last: int  # index of the last unit
+    start: int  # where they start in the text, with punctuation that belongs to them
+    end: int  # where they end (exclusive)
 
 
 def _divide_chain(document: _copies.Document, chain: range, gaps: Sequence[str]) -> list[_Piece]:
     """Divide successive copies at punctuation that belongs to the document.
 
     Punctuation came with the copies if it stands between all of them, and if there are enough of them.
+
+    ``chain`` has the indices of the copies, ``gaps`` the text between each two of them.
     """
     units = document.units
     marks = [_marks_of(gap) for gap in gaps]
     has_marks = [bool(mark.before or mark.after or mark.apart) for mark in marks]
     if len(chain) >= _copies.FEWEST_COPIES and all(has_marks):
-        all_equal = len(set(marks)) == 1
-        all_attached = all(mark.before and not mark.after and not mark.apart for mark in marks)
-        if (all_equal or all_attached) and _markup.SPECIAL not in "".join(gaps):
-            start, end = _with_outer_marks(document, chain, marks)
+        are_equal = len(set(marks)) == 1
+        all_follow_a_copy = all(mark.before and not mark.after and not mark.apart for mark in marks)
+        if (are_equal or all_follow_a_copy) and _markup.SPECIAL not in "".join(gaps):
+            start, end = _extend_to_outer_marks(document, chain, marks)
             return [_Piece(chain.start, chain.stop - 1, start, end)]
     pieces = []
     first = chain.start
-    for index, is_divided in zip(chain[1:], has_marks, strict=True):
-        if is_divided:
+    for index, has_marks_before in zip(chain[1:], has_marks, strict=True):
+        if has_marks_before:
             pieces.append(_Piece(first, index - 1, units.starts[first], units.ends[index - 1]))
             first = index
     last = chain.stop - 1
@@ -394,37 +419,45 @@ def _divide_chain(document: _copies.Document, chain: range, gaps: Sequence[str])
     return pieces
 
 
-def _with_outer_marks(document: _copies.Document, chain: range, marks: Sequence[_Marks]) -> tuple[int, int]:
-    """Return where copies start and end, with punctuation around them like the marks between them."""
+def _extend_to_outer_marks(
+    document: _copies.Document, chain: range, marks: Sequence[_Marks]
+) -> tuple[int, int]:
+    """Return where copies start and end, with punctuation around them like the marks between them.
+
+    Of "(able) (able) (able) (able)", the first "(" and the last ")" belong to the copies too.
+    """
     text = document.text
     start = document.units.starts[chain.start]
     end = document.units.ends[chain.stop - 1]
-    mark = marks[0]
-    if mark.after and text.endswith(mark.after, 0, start):
-        start -= len(mark.after)
-    for before in sorted({mark.before for mark in marks}, key=len, reverse=True):
-        if before and text.startswith(before, end):
-            return start, end + len(before)
-    apart = f" {mark.apart}"
-    is_attached = mark.before or mark.after
-    if not is_attached and text.startswith(apart, end) and not text[end + len(apart) :][:1].strip():
-        end += len(apart)
+    first_mark = marks[0]
+    if first_mark.after and text.endswith(first_mark.after, 0, start):
+        start -= len(first_mark.after)
+    for mark_after_copy in sorted({mark.before for mark in marks}, key=len, reverse=True):
+        if mark_after_copy and text.startswith(mark_after_copy, end):
+            return start, end + len(mark_after_copy)
+    # A mark between spaces goes too, but not if a word follows at once, as in "able - able -5".
+    if not first_mark.before and not first_mark.after:
+        mark_apart = f" {first_mark.apart}"
+        following = text[end + len(mark_apart) :][:1]
+        if text.startswith(mark_apart, end) and not following.strip():
+            end += len(mark_apart)
     return start, end
 
 
 def _span_of_repetition(text: str, document: _copies.Document, stretch: _copies.Stretch) -> Span:
     """Return the span of a repeated word or phrase.
 
-    The repetition can be removed if the same text separates all copies, and all words within them.
+    The repetition can be removed if each gap between its words has the same punctuation in all copies.
     """
     units = document.units
-    period = stretch.period
+    period = stretch.period  # number of units in a copy
     whole_copies = (stretch.end - stretch.first) // period
     gaps = [document.gap(index) for index in range(stretch.first + 1, stretch.end)]
+    # A gap and the one that is a period later stand at the same place of two copies.
     is_regular = all(
-        _marks_of(gap) == _marks_of(earlier) for earlier, gap in zip(gaps, gaps[period:], strict=False)
+        _marks_of(gap) == _marks_of(next_gap) for gap, next_gap in zip(gaps, gaps[period:], strict=False)
     )
-    marks = _marks_of(gaps[period - 1])
+    marks = _marks_of(gaps[period - 1])  # between the first two copies
     start = units.starts[stretch.first]
     first_end = units.ends[stretch.first + period - 1]
     end = units.ends[stretch.first + whole_copies * period - 1]
@@ -438,18 +471,18 @@ def _span_of_repetition(text: str, document: _copies.Document, stretch: _copies.
         is_regular = False
     is_untouchable = any(_markup.UNTOUCHABLE in gap or _markup.SPECIAL in gap for gap in gaps)
     has_entity = any(document.has_entity(index) for index in range(stretch.first, stretch.end))
-    is_fixable = is_regular and not is_untouchable and not has_entity and not _cuts(text, first_end, end)
+    would_break = is_untouchable or has_entity or _cuts_clusters(text, first_end, end)
     what = " ".join(document.keys[stretch.first : stretch.first + period])
-    fix = Fix.UNSAFE if is_fixable else Fix.NONE
+    fix = Fix.UNSAFE if is_regular and not would_break else Fix.NONE
     return Span(start, end, SpanKind.REPETITION, what, whole_copies, first_end, fix)
 
 
-def _cuts(text: str, start: int, end: int) -> bool:
-    """Return whether a removal would cut a grapheme cluster at one of its ends."""
+def _cuts_clusters(text: str, start: int, end: int) -> bool:
+    """Return whether a removal would cut a letter from its accent (a grapheme cluster) at one of its ends."""
     return _markup.cuts_cluster(text, start) or _markup.cuts_cluster(text, end)
 
 
-def _without_overlaps(spans: Sequence[Span]) -> list[Span]:
+def _drop_overlaps(spans: Sequence[Span]) -> list[Span]:
     """Return spans in order, without those that overlap a span of higher precedence.
 
     `SpanKind` lists the kinds by precedence. Within a kind, a span that begins earlier comes first, and of
