@@ -156,6 +156,7 @@ def load_sentences(
         ('the river', 'a boat')
     """
     columns = NamedColumns(column, sentence_pairs=True)
+    # First what has no columns: a list, loaded sentences, or the package's own corpus.
     if not isinstance(source, (str, Path)) or str(source) == "bundled":
         if columns.text != Columns():
             chosen = " ".join(columns.text.as_options())
@@ -214,7 +215,8 @@ def _read_sentences(sources: Iterable[str | Path], columns: NamedColumns, name: 
 
 def _is_missing(value: object) -> bool:
     is_nan = isinstance(value, float) and math.isnan(value)
-    return value is None or is_nan or type(value).__name__ == "NAType"
+    is_pandas_na = type(value).__name__ == "NAType"  # pandas itself is not imported
+    return value is None or is_nan or is_pandas_na
 
 
 def _collect_values(values: object) -> Sentences:
@@ -494,7 +496,7 @@ def sample_pairs(sentences: Sequence[str], vectors: NDArray[np.floating], count:
     targets = np.linspace(free_similarities[0], free_similarities[-1], min(count, len(order)))
     chosen_positions: list[int] = []
     for target in targets.tolist():
-        nearest = _nearest_index(free_similarities, target)
+        nearest = _find_nearest(free_similarities, target)
         chosen_positions.append(free_positions.pop(nearest))
         del free_similarities[nearest]
     return [
@@ -503,8 +505,8 @@ def sample_pairs(sentences: Sequence[str], vectors: NDArray[np.floating], count:
     ]
 
 
-def _nearest_index(ascending: Sequence[float], target: float) -> int:
-    right = bisect_left(ascending, target)
+def _find_nearest(ascending: Sequence[float], target: float) -> int:
+    right = bisect_left(ascending, target)  # index of the first number that isn't below the target
     if right == 0:
         return 0
     if right == len(ascending):
@@ -535,6 +537,6 @@ def select_pairs(pairs: Sequence[SentencePair], mean_similarity: float, count: i
             f"{mean_similarity:.4f}: use sentences on more varied subjects"
         )
     ascending = np.array([pair.similarity for pair in below])
-    low = ascending[0]
-    targets = np.linspace(low, low + 0.8 * (mean_similarity - low), min(count, len(below)))
+    lowest = ascending[0]
+    targets = np.linspace(lowest, lowest + 0.8 * (mean_similarity - lowest), min(count, len(below)))
     return [below[int(np.abs(ascending - target).argmin())] for target in targets]

@@ -100,7 +100,8 @@ def join_collection(texts: Sequence[str], source: str, most_documents: int) -> C
     """
     documents: list[str] = []
     queries: list[str] = []
-    query = document = ""  # those that are being made; no query means that none is begun
+    # The query and the document that are being made; an empty query means that none is begun.
+    query = document = ""
     for text in texts:
         if len(documents) == most_documents:
             break
@@ -126,6 +127,7 @@ def _split_after(text: str, length: int) -> tuple[str, str]:
     if len(text) <= length:
         return text.strip(), ""
     end = text.rfind(" ", 0, length + 1)
-    if end <= 0:
+    has_space = end > 0
+    if not has_space:
         end = length
     return text[:end].strip(), text[end:].strip()

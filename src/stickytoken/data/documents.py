@@ -207,9 +207,10 @@ def _open_values(values: Iterable[Any], columns: NamedColumns) -> Documents:
         raise InputError(refusal)
     name = "the given texts"
     rows = values
-    if hasattr(values, "columns"):
-        for method, options in _ROWS_OF_TABLES.items():
-            read_rows = getattr(values, method, None)
+    is_table = hasattr(values, "columns")
+    if is_table:
+        for method_name, options in _ROWS_OF_TABLES.items():
+            read_rows = getattr(values, method_name, None)
             if callable(read_rows):
                 rows = read_rows(**options)
                 break
@@ -228,6 +229,7 @@ def _open_values(values: Iterable[Any], columns: NamedColumns) -> Documents:
 
 def _list_files(folder: Path) -> list[Path]:
     corpus = folder / "corpus.jsonl"
+    # In the BEIR layout, the other files hold queries and judgements, which are no documents.
     if corpus.is_file() and (folder / "queries.jsonl").is_file():
         return [corpus]
     paths = []
@@ -294,14 +296,22 @@ def _read_whole_file(path: Path, folder: Path, number: int) -> Record | None:
     text = text.removeprefix("\ufeff")
     if not text.strip():
         return None
-    inside = path.relative_to(folder)
-    source = _unicode_name(Path(inside.parts[0])) if len(inside.parts) > 1 else None
+    relative_path = path.relative_to(folder)
+    is_in_subfolder = len(relative_path.parts) > 1
     return Document(
-        number, _unicode_name(inside), text, source, name, line=1, is_whole_file=True, parts=(text,)
+        number=number,
+        id=_unicode_name(relative_path),
+        text=text,
+        source=_unicode_name(Path(relative_path.parts[0])) if is_in_subfolder else None,
+        path=name,
+        line=1,
+        is_whole_file=True,
+        parts=(text,),
     )
 
 
 def _unicode_name(path: Path) -> str:
+    # The bytes of a file name need not be UTF-8.
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
@@ -340,9 +350,9 @@ class Reader:
         source_column: The column with the source; None if there is none.
         numbers: Iterator over the positions of records in the collection. Each record takes the next
             position.
-        known: The columns seen so far.
+        seen_columns: The columns of the rows read so far, used or not.
         dialect: How the CSV or TSV file that is being read is divided; None for other formats.
-        text: Says how the text of a document is made of its columns.
+        text_choice: The columns with the text that the user named, and how a text is made of them.
     """
 
     columns: NamedColumns
@@ -353,12 +363,12 @@ class Reader:
     id_column: str | None = None
     source_column: str | None = None
     numbers: Iterator[int] = field(default_factory=count)
-    known: set[Any] = field(default_factory=set)
+    seen_columns: set[Any] = field(default_factory=set)
     dialect: Dialect | None = None
-    text: Columns = field(init=False)
+    text_choice: Columns = field(init=False)
 
     def __post_init__(self) -> None:
-        self.text = self.columns.text
+        self.text_choice = self.columns.text
 
     def read_stdin(self) -> Iterator[Record]:
         return self.make_records(self.read_stdin_rows(standard_input()))
@@ -371,14 +381,14 @@ class Reader:
         if self.columns.all_names:
             rows = json_rows(stream, self.name, self.meter, JSON[0])
             return self.with_columns_at_once(rows) if at_once else self.with_columns(rows)
-        chunks = iter(stream)
-        first_chunk = next(chunks, b"")
-        if first_chunk.lstrip().startswith(b'{"'):
+        lines = iter(stream)
+        first_line = next(lines, b"")
+        if first_line.lstrip().startswith(b'{"'):
             raise InputError(
                 f"{self.name} contains JSON: name the column with the text, such as --column text, or save "
                 "it as a .txt file if each line is a text"
             )
-        return self.read_rows(chain([first_chunk], chunks), suffix="")
+        return self.read_rows(chain([first_line], lines), suffix="")
 
     def read_hub(self, name: str) -> Iterator[Record]:
         with open_hub(name, streaming=True) as rows:
@@ -401,16 +411,16 @@ class Reader:
         if suffix == PARQUET:
             yield from self.make_records(self.read_parquet_rows(path))
             return
-        begin = self.meter.done
+        done_before = self.meter.done
         with open_rows_file(path) as (stream, file):
             if not is_compressed:
                 yield from self.make_records(self.read_rows(stream, suffix, path))
                 return
             # Only the size of the compressed file is known, so progress is counted in compressed bytes.
             for row in self.read_rows(stream, suffix, path):
-                self.meter.done = begin + file.tell()
+                self.meter.done = done_before + file.tell()
                 yield self.make_record(row)
-            self.meter.done = begin + file.tell()
+            self.meter.done = done_before + file.tell()
 
     def read_rows(self, stream: Iterable[bytes], suffix: str, path: Path | None = None) -> Iterator[Row]:
         """Yield the rows of a JSON, CSV, TSV or plain text file.
@@ -423,7 +433,7 @@ class Reader:
         if suffix in JSON:
             return self.with_columns(json_rows(stream, self.name, self.meter, suffix))
         if suffix in SEPARATORS and path is not None:
-            delimiter = self.text.delimiter
+            delimiter = self.text_choice.delimiter
             self.dialect = dialect_of(path, suffix, delimiter)
             rows = read_separated_rows(
                 stream, self.name, self.meter, self.dialect, named_delimiter=delimiter is not None
@@ -435,7 +445,7 @@ class Reader:
         """Yield rows, after the columns have been chosen from the first of them."""
         first_rows = list(islice(rows, _ROWS_TO_CHOOSE_BY))
         header: tuple[str, ...] = ()
-        if first_rows and isinstance(first_rows[0].value, tuple):
+        if first_rows and isinstance(first_rows[0].value, tuple):  # only of a CSV or TSV file
             header = first_rows.pop(0).value
         objects = [row.value for row in first_rows if isinstance(row.value, Mapping)]
         if objects or header:
@@ -484,17 +494,20 @@ class Reader:
             return value
         if isinstance(value, str):
             text = unicode_text(value)
-            return Document(number, row.place, text, path=self.path, line=row.line, parts=(text,))
+            return Document(
+                number=number, id=row.place, text=text, path=self.path, line=row.line, parts=(text,)
+            )
         place = row.place if self.path is None else f"{self.path}, {row.place}"
         if not isinstance(value, Mapping):
             return Skipped(place, f"JSON of type {type(value).__name__}, not an object")
         if not self.text_columns:
             return Skipped(place, "an object, although the first rows are texts")
-        if not value.keys() <= self.known:
+        if not value.keys() <= self.seen_columns:
             self._note_unread([value])
         value_of_column = {column: value_at(value, column) for column in self.text_columns}
         document_id = value_at(value, self.id_column) if self.id_column else None
         source = value_at(value, self.source_column) if self.source_column else None
+        # A nested object with a repeated key takes the place of the value that was looked up in it.
         for value_read in (value, *value_of_column.values(), document_id, source):
             if isinstance(value_read, RepeatedKeys):
                 line = "" if row.line is None else f", line {row.line}"
@@ -506,14 +519,14 @@ class Reader:
         texts = {
             column: unicode_text(text) for column, text in value_of_column.items() if isinstance(text, str)
         }
-        filled = self.text.fill(texts)
+        filled = self.text_choice.fill(texts)
         return Document(
-            number,
-            unicode_text(row.place if document_id is None else str(document_id)),
-            filled.text,
-            None if source is None else unicode_text(str(source)),
-            self.path,
-            row.line,
+            number=number,
+            id=unicode_text(row.place if document_id is None else str(document_id)),
+            text=filled.text,
+            source=None if source is None else unicode_text(str(source)),
+            path=self.path,
+            line=row.line,
             columns=tuple(texts),
             parts=tuple(texts.values()),
             starts=tuple(filled.starts.values()),
@@ -522,14 +535,14 @@ class Reader:
     def read_parquet_rows(self, path: Path) -> Iterator[Row]:
         """Yield the rows of a Parquet file, with only the needed columns."""
         file = ParquetFile(path)
-        with_text = file.with_text()
-        self.choose_columns(file.first_rows(with_text, _ROWS_TO_CHOOSE_BY), file.columns)
+        columns_with_text = file.columns_with_text()
+        self.choose_columns(file.first_rows(columns_with_text, _ROWS_TO_CHOOSE_BY), file.columns)
         used_columns = [*self.text_columns, self.id_column, self.source_column]
         # A nested field is read with the column that contains it.
         needed = dict.fromkeys(column_with(name, file.columns) or name for name in used_columns if name)
         for name in self.text_columns:
             column = column_with(name, file.columns) or name
-            if column not in with_text:
+            if column not in columns_with_text:
                 raise InputError(f"column {name!r} of {self.name} contains {file.type_of(column)}, not text")
         return file.rows(list(needed), self.meter)
 
@@ -581,47 +594,55 @@ class Reader:
     def _set_columns(self, objects: Sequence[Mapping[Any, Any]], header: Sequence[str]) -> None:
         """Set the columns as `choose_columns` does, although one that the user named may be missing."""
         present = _column_names(objects, header)
+        # The columns with strings. If there are no rows yet, any column of the header may have them.
         textual = {str(key) for values in objects for key, value in values.items() if isinstance(value, str)}
         textual = textual or set(header)
-        self.id_column = self.columns.id_column or next((name for name in ID_NAMES if name in present), None)
+        usual_ids = [name for name in ID_NAMES if name in present]
+        self.id_column = self.columns.id_column or next(iter(usual_ids), None)
         self.source_column = self.columns.source_column
-        if self.source_column is None:
-            names = [name for name in _SOURCE_NAMES if name in present and name not in self.text.names]
-            self.source_column = names[0] if names and len(present) > 1 else None
-        if self.text.names:
-            self.text_columns = self.text.names
+        if self.source_column is None and len(present) > 1:  # an only column has the text
+            usual_sources = [name for name in _SOURCE_NAMES if name in present]
+            free_sources = [name for name in usual_sources if name not in self.text_choice.names]
+            self.source_column = next(iter(free_sources), None)
+        is_beir = "_id" in present and textual.issuperset(("title", "text"))
+        if self.text_choice.names:
+            self.text_columns = self.text_choice.names
         elif self.columns.sentence_pairs and textual.issuperset(PAIR_NAMES):
             self.text_columns = PAIR_NAMES
-        elif "_id" in present and textual.issuperset(("title", "text")):
+        elif is_beir:
             self.text_columns = ("title", "text")
         elif objects or textual.intersection(_TEXT_NAMES):
-            self.text_columns = (self._only_text_column(objects, present, textual),)
+            self.text_columns = (self._find_text_column(objects, present, textual),)
         for column in self.text_columns:
             if column not in self.meter.columns:
                 self.meter.columns.append(column)
-        self.known = set()
+        self.seen_columns = set()
         self._note_unread(objects)
 
     def _note_unread(self, objects: Iterable[Mapping[Any, Any]]) -> None:
         """Note the columns that contain text and are not read, so that a summary can name them."""
-        used_columns = {*self.text_columns, self.id_column, self.source_column, *self.meter.unread}
+        used_or_noted = {*self.text_columns, self.id_column, self.source_column, *self.meter.unread}
         for values in objects:
-            self.known.update(values)
+            self.seen_columns.update(values)
             for name in fields_with_text(values):
-                if name not in used_columns:
-                    used_columns.add(name)
+                if name not in used_or_noted:
+                    used_or_noted.add(name)
                     self.meter.unread.append(name)
 
-    def _only_text_column(
+    def _find_text_column(
         self, objects: Sequence[Mapping[Any, Any]], present: Sequence[str], textual: set[str]
     ) -> str:
-        """Return the text column with a usual name, or else the only column that can hold the text."""
+        """Return the text column with a usual name, or else the only column that can hold the text.
+
+        ``present`` has the names of all columns, ``textual`` those of the columns with strings, which may be
+        blank or numbers.
+        """
         for name in _TEXT_NAMES:
             if name in textual:
                 return name
         with_text = list(dict.fromkeys(name for values in objects for name in fields_with_text(values)))
-        not_text = (self.id_column, self.source_column, "title")
-        candidates = [name for name in with_text if name in present and name not in not_text]
+        other_uses = (self.id_column, self.source_column, "title")
+        candidates = [name for name in with_text if name in present and name not in other_uses]
         if len(candidates) == 1:
             return candidates[0]
         if not with_text:
@@ -642,7 +663,7 @@ def _column_names(objects: Iterable[Mapping[Any, Any]], header: Sequence[str] = 
 def column_with(name: str, present: Sequence[str]) -> str | None:
     """Return the column that is called so or contains this nested field; None if there is none."""
     column = name
-    while column not in present:
+    while column not in present:  # of "a.b.c", try "a.b", then "a"
         column, dot, _ = column.rpartition(".")
         if not dot:
             return None

@@ -132,21 +132,22 @@ class _PairTask(Task):
         """Compute the similarity of each pair."""
         queries = similarity.prepared(vectors["query"])
         documents = similarity.prepared(vectors["document"])
+        # Each distinct text has one vector, so texts of several pairs are looked up.
         first = queries[_indices_in(self.texts["query"], self.first)]
         second = documents[_indices_in(self.texts["document"], self.second)]
-        return similarity.of_pairs(first, second)[:, None]
+        return similarity.of_pairs(first, second)[:, None]  # shape (pairs, 1)
 
     @cached_property
     def _gold_values(self) -> NDArray[np.float64]:
         return np.array(self.gold, dtype=np.float64)
 
 
-def _indices_in(distinct: Sequence[str], values: Sequence[str]) -> NDArray[np.intp]:
-    index_of = {value: index for index, value in enumerate(distinct)}
-    return np.array([index_of[value] for value in values], dtype=np.intp)
+def _indices_in(distinct: Sequence[str], names: Sequence[str]) -> NDArray[np.intp]:
+    index_of = {name: index for index, name in enumerate(distinct)}
+    return np.array([index_of[name] for name in names], dtype=np.intp)
 
 
-def _resample(
+def _take_sample(
     gold: NDArray[Any], predictions: NDArray[Any], sample: Sample
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the gold values, shape (units,), and the predictions, shape (C, units), of a sample of units."""
@@ -175,7 +176,8 @@ class SimilarityTask(_PairTask):
         """
         from scipy.stats import rankdata
 
-        # The first row holds the gold scores, and each further row the similarities under one condition.
+        # The first row holds the gold scores, and each further row the similarities under one condition, so
+        # the shape is (1 + C, pairs).
         rows = np.vstack([self._gold_values, outcomes[:, :, 0]])
         if sample is not None:
             rows = rows[:, sample]
@@ -183,10 +185,11 @@ class SimilarityTask(_PairTask):
             rows = rankdata(rows, axis=1)
         centered = rows - rows.mean(axis=1, keepdims=True)
         norms = np.linalg.norm(centered, axis=1)
-        scale = norms[0] * norms[1:]
-        is_constant = scale <= np.finfo(np.float64).eps * max(1, rows.shape[1])
-        correlations = centered[1:] @ centered[0] / np.where(is_constant, 1, scale)
-        return np.where(is_constant, np.nan, correlations)
+        products_of_norms = norms[0] * norms[1:]  # shape (C,)
+        is_undefined = products_of_norms <= np.finfo(np.float64).eps * max(1, rows.shape[1])
+        divisors = np.where(is_undefined, 1, products_of_norms)
+        correlations = centered[1:] @ centered[0] / divisors
+        return np.where(is_undefined, np.nan, correlations)
 
 
 class PairClassificationTask(_PairTask):
@@ -199,10 +202,11 @@ class PairClassificationTask(_PairTask):
         """Compute the average precision; NaN if the sample has only one label."""
         from sklearn.metrics import average_precision_score
 
-        gold, similarities = _resample(self._gold_values, outcomes[:, :, 0], sample)
-        if not 0 < gold.sum() < len(gold):
+        gold, similarities = _take_sample(self._gold_values, outcomes[:, :, 0], sample)
+        has_both_labels = 0 < gold.sum() < len(gold)
+        if not has_both_labels:
             return np.full(len(similarities), np.nan)
-        return np.array([average_precision_score(gold, row) for row in similarities])
+        return np.array([average_precision_score(gold, condition) for condition in similarities])
 
 
 @dataclass(frozen=True)
@@ -229,11 +233,12 @@ class ClusteringTask(Task):
         return frozenset({"text"})
 
     def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
-        """Cluster the texts, and return the cluster number of each text."""
+        """Cluster the texts, and return the cluster number of each text, shape (texts, 1)."""
         from sklearn.cluster import KMeans
 
-        model = KMeans(len(self._label_names), n_init=10, random_state=seed)
-        return np.asarray(model.fit_predict(similarity.prepared(vectors["text"])), np.float64)[:, None]
+        k_means = KMeans(len(self._label_names), n_init=10, random_state=seed)
+        clusters = k_means.fit_predict(similarity.prepared(vectors["text"]))
+        return np.asarray(clusters, np.float64)[:, None]
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
         """Compute the V-measure.
@@ -241,7 +246,7 @@ class ClusteringTask(Task):
         The metric ``nmi``, the mutual information divided by the arithmetic mean of the two entropies, is
         equal to the V-measure.
         """
-        gold, clusters = _resample(self._gold_labels, outcomes[:, :, 0].astype(np.intp), sample)
+        gold, clusters = _take_sample(self._gold_labels, outcomes[:, :, 0].astype(np.intp), sample)
         return v_measures(gold, clusters, len(self._label_names))
 
     @cached_property
@@ -270,12 +275,15 @@ def v_measures(gold: NDArray[np.intp], clusters: NDArray[np.intp], label_count: 
     """
     from scipy.stats import entropy
 
-    table = _count_predictions(gold, clusters, label_count)
-    joint_entropy = entropy(table.reshape(len(table), -1), axis=1)
-    sum_of_entropies = entropy(table.sum(axis=1), axis=1) + entropy(table.sum(axis=2), axis=1)
-    has_one_group = sum_of_entropies < 1e-12
+    counts = _count_predictions(gold, clusters, label_count)  # shape (C, clusters, labels)
+    entropy_of_labels = entropy(counts.sum(axis=1), axis=1)  # all shapes from here on are (C,)
+    entropy_of_clusters = entropy(counts.sum(axis=2), axis=1)
+    joint_entropy = entropy(counts.reshape(len(counts), -1), axis=1)
+    sum_of_entropies = entropy_of_labels + entropy_of_clusters
     information = sum_of_entropies - joint_entropy
-    return np.where(has_one_group, 1.0, 2 * information / np.where(has_one_group, 1.0, sum_of_entropies))
+    has_one_group = sum_of_entropies < 1e-12
+    divisors = np.where(has_one_group, 1.0, sum_of_entropies)
+    return np.where(has_one_group, 1.0, 2 * information / divisors)
 
 
 def macro_f1(gold: NDArray[np.intp], predicted: NDArray[np.intp], label_count: int) -> NDArray[np.float64]:
@@ -291,12 +299,13 @@ def macro_f1(gold: NDArray[np.intp], predicted: NDArray[np.intp], label_count: i
     Returns:
         The macro F1 of each prediction, shape (C,).
     """
-    table = _count_predictions(gold, predicted, label_count)
-    true_positives = np.diagonal(table, axis1=1, axis2=2)
-    # 2 TP + FP + FN: how often a label is predicted plus how often it occurs.
-    denominator = table.sum(axis=1) + table.sum(axis=2)
-    f1 = 2 * true_positives / np.where(denominator, denominator, 1)
-    return np.asarray(f1.sum(axis=1) / (denominator > 0).sum(axis=1))
+    counts = _count_predictions(gold, predicted, label_count)  # shape (C, predicted labels, gold labels)
+    true_positives = np.diagonal(counts, axis1=1, axis2=2)  # shape (C, labels), as all below
+    # 2 TP + FP + FN: how often a label occurs plus how often it is predicted.
+    denominators = counts.sum(axis=1) + counts.sum(axis=2)
+    f1 = 2 * true_positives / np.where(denominators, denominators, 1)
+    label_counts = (denominators > 0).sum(axis=1)  # the labels that occur or are predicted, shape (C,)
+    return np.asarray(f1.sum(axis=1) / label_counts)
 
 
 def _count_predictions(
@@ -307,9 +316,9 @@ def _count_predictions(
     The predicted labels have the shape (C, texts), and the counts (C, label_count, label_count): prediction,
     predicted label, gold label.
     """
-    # Each cell of the table has a number, by which it is counted.
-    predictions = np.arange(len(predicted))[:, None]
-    cells = (predictions * label_count + predicted) * label_count + gold
+    # Each of the C x label_count x label_count cells has a number, by which it is counted.
+    prediction_numbers = np.arange(len(predicted))[:, None]  # shape (C, 1)
+    cells = (prediction_numbers * label_count + predicted) * label_count + gold  # shape (C, texts)
     counts = np.bincount(cells.ravel(), minlength=len(predicted) * label_count**2)
     return counts.reshape(len(predicted), label_count, label_count).astype(np.float64)
 
@@ -344,14 +353,16 @@ class ClassificationTask(Task):
         """Predict the label of each test text."""
         from sklearn.linear_model import LogisticRegression
 
+        train_labels = _indices_in(self._label_names, self.train_labels)
         model = LogisticRegression(max_iter=1000, random_state=seed)
-        model.fit(similarity.prepared(vectors["train"]), _indices_in(self._label_names, self.train_labels))
-        return np.asarray(model.predict(similarity.prepared(vectors["test"])), np.float64)[:, None]
+        model.fit(similarity.prepared(vectors["train"]), train_labels)
+        predicted = model.predict(similarity.prepared(vectors["test"]))
+        return np.asarray(predicted, np.float64)[:, None]  # shape (texts, 1)
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
-        # The axes of the outcomes are condition, text and column; the only column has the predicted labels.
+        # The outcomes, shape (C, texts, 1), are the predicted labels under each of C conditions.
         labels = outcomes[:, :, 0].astype(np.intp)
-        gold, predicted = _resample(self._gold_labels, labels, sample)
+        gold, predicted = _take_sample(self._gold_labels, labels, sample)
         if metric == "accuracy":
             return np.asarray((predicted == gold).mean(axis=1))
         return macro_f1(gold, predicted, len(self._label_names))
@@ -433,14 +444,15 @@ class PairTransferTask(ClassificationTask):
         from sklearn.linear_model import LogisticRegression
 
         prepared = {role: similarity.prepared(role_vectors) for role, role_vectors in vectors.items()}
+        train_features = _make_pair_features(prepared["train"], prepared["train_second"])
+        test_features = _make_pair_features(prepared["query"], prepared["document"])
         model = LogisticRegression(max_iter=1000, random_state=seed)
-        train = _pair_features(prepared["train"], prepared["train_second"])
-        model.fit(train, _indices_in(self._label_names, self.train_labels))
-        test = _pair_features(prepared["query"], prepared["document"])
-        return np.asarray(model.predict(test), np.float64)[:, None]
+        model.fit(train_features, _indices_in(self._label_names, self.train_labels))
+        return np.asarray(model.predict(test_features), np.float64)[:, None]  # shape (pairs, 1)
 
 
-def _pair_features(first: Values, second: Values) -> Values:
+def _make_pair_features(first: Values, second: Values) -> Values:
+    # Both have the shape (pairs, D), the features (pairs, 2 D).
     return np.hstack([np.abs(first - second), first * second])
 
 
@@ -482,18 +494,17 @@ class _RankingTask(Task):
         return {"query": tuple(self.queries.values()), "document": tuple(self.documents.values())}
 
     def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
-        """Compute the metrics of each query."""
+        """Compute the metrics of each query, shape (queries, metrics)."""
         import pytrec_eval
 
         queries = similarity.prepared(vectors["query"])
         documents = similarity.prepared(vectors["document"])
         evaluator = pytrec_eval.RelevanceEvaluator(self.relevant, set(_TREC_NAMES.values()))
-        metrics_of = evaluator.evaluate(self._rank(queries, documents, similarity))
-        names = [_TREC_NAMES[metric] for metric in self.metrics]
+        values_by_query = evaluator.evaluate(self._rank(queries, documents, similarity))
         outcomes = []
-        for query in self.queries:
-            value_of_metric = metrics_of[query]
-            outcomes.append([value_of_metric[name] for name in names])
+        for query_id in self.queries:
+            value_of_metric = values_by_query[query_id]  # keyed by the name of the metric in trec_eval
+            outcomes.append([value_of_metric[_TREC_NAMES[metric]] for metric in self.metrics])
         return np.array(outcomes)
 
     @abstractmethod
@@ -503,11 +514,11 @@ class _RankingTask(Task):
         """Return, for each query id, the similarities of the ranked documents, keyed by document id."""
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
-        """Compute the mean of a metric over the queries."""
-        values = outcomes[:, :, self.metrics.index(metric)]
+        """Compute the mean of a metric over the queries, under each of C conditions, shape (C,)."""
+        value_of_query = outcomes[:, :, self.metrics.index(metric)]  # shape (C, queries)
         if sample is not None:
-            values = values[:, sample]
-        return np.asarray(values.mean(axis=1))
+            value_of_query = value_of_query[:, sample]
+        return np.asarray(value_of_query.mean(axis=1))
 
 
 @dataclass(frozen=True)
@@ -528,23 +539,26 @@ class RetrievalTask(_RankingTask):
     def _rank(
         self, queries: Values, documents: Values, similarity: Similarity
     ) -> dict[str, dict[str, float]]:
-        """Return the most similar documents for each query, with their similarities."""
+        """Return the most similar documents for each query id, with their similarities, keyed by id."""
         document_ids = list(self.documents)
         query_ids = list(self.queries)
-        column_of = {document: column for column, document in enumerate(document_ids)}
-        column_of_itself = {query: column_of[query] for query in self.unranked}
+        index_of_document = {document_id: index for index, document_id in enumerate(document_ids)}
+        index_of_itself = {query_id: index_of_document[query_id] for query_id in self.unranked}
         depth = min(_RANKED, len(document_ids))
         ranking: dict[str, dict[str, float]] = {}
         for start in range(0, len(query_ids), _QUERIES_AT_ONCE):
             batch = query_ids[start : start + _QUERIES_AT_ONCE]
+            # One row for each query of the batch, one column for each document.
             scores = similarity.of_all(queries[start : start + _QUERIES_AT_ONCE], documents)
-            for row, query in enumerate(batch):
-                if query in column_of_itself:
-                    scores[row, column_of_itself[query]] = -np.inf
+            for row, query_id in enumerate(batch):
+                if query_id in index_of_itself:
+                    scores[row, index_of_itself[query_id]] = -np.inf
+            # The indices of the best documents, in any order, as pytrec_eval sorts them itself.
             best = np.argpartition(-scores, depth - 1, axis=1)[:, :depth]
-            for query, query_scores, columns in zip(batch, scores, best, strict=True):
-                ranked = [column for column in columns.tolist() if column != column_of_itself.get(query)]
-                ranking[query] = {document_ids[column]: float(query_scores[column]) for column in ranked}
+            for query_id, query_scores, indices in zip(batch, scores, best, strict=True):
+                # If all documents are ranked, the query itself is among them, as the last.
+                ranked = [index for index in indices.tolist() if index != index_of_itself.get(query_id)]
+                ranking[query_id] = {document_ids[index]: float(query_scores[index]) for index in ranked}
         return ranking
 
 
@@ -565,10 +579,10 @@ class RerankingTask(_RankingTask):
     def _rank(
         self, queries: Values, documents: Values, similarity: Similarity
     ) -> dict[str, dict[str, float]]:
-        row_of = {document: row for row, document in enumerate(self.documents)}
+        row_of = {document_id: row for row, document_id in enumerate(self.documents)}
         ranking = {}
-        for vector, (query, document_ids) in zip(queries, self.candidates.items(), strict=True):
-            candidates = documents[[row_of[document] for document in document_ids]]
-            scores = similarity.of_all(vector[None], candidates)[0]
-            ranking[query] = dict(zip(document_ids, scores.tolist(), strict=True))
+        for query_vector, (query_id, document_ids) in zip(queries, self.candidates.items(), strict=True):
+            candidate_vectors = documents[[row_of[document_id] for document_id in document_ids]]
+            scores = similarity.of_all(query_vector[None], candidate_vectors)[0]  # of this one query
+            ranking[query_id] = dict(zip(document_ids, scores.tolist(), strict=True))
         return ranking

@@ -226,8 +226,8 @@ def _rewrite_lines(
     def answered_lines() -> Iterator[bytes]:
         for line in standard_input():
             yield line
-            # The reader asks for the next line. Of this one, a record has been written; what is left belongs
-            # to none: a blank or unreadable line, or a line ending.
+            # The reader asks for the next line, so the record of this one has been written. What is left in
+            # the buffer belongs to no record: a blank or unreadable line, or a line ending.
             output.write(buffer.take())
             output.flush()
 
@@ -281,18 +281,18 @@ def _revise_record(
     """Return a record as it is to be written. Without a ``dialect``, it is no row of a CSV or TSV file."""
     # A line of text, and a JSON string that is a document by itself, have no column.
     columns = document.columns or ("",)
-    changes = [
-        (column, text, cuts)
-        for column, text, cuts in zip(columns, document.parts, cuts_by_part, strict=True)
-        if cuts
-    ]
+    cuts_by_column = {}
+    new_texts = {}
+    for column, text, cuts in zip(columns, document.parts, cuts_by_part, strict=True):
+        if cuts:
+            cuts_by_column[column] = cuts
+            new_texts[column] = cut(text, cuts)
     if source.suffix in JSON:
-        revised = _cut_strings(raw, {column: cuts for column, _, cuts in changes})
+        revised = _cut_strings(raw, cuts_by_column)
     elif dialect is not None:
-        revised = _with_fields(raw, row, {column: cut(text, cuts) for column, text, cuts in changes}, dialect)
+        revised = _replace_fields(raw, row, new_texts, dialect)
     else:
-        ((_, text, cuts),) = changes
-        revised = cut(text, cuts)
+        (revised,) = new_texts.values()
     return revised.encode("utf-8")
 
 
@@ -312,7 +312,7 @@ def cut(text: str, cuts: Cuts) -> str:
 
 # One character of a JSON string as it is written: two escapes of surrogates that belong together, another
 # escape, or the character itself.
-_WRITTEN = re.compile(
+_WRITTEN_CHARACTER = re.compile(
     r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.|.", re.DOTALL
 )
 
@@ -321,17 +321,16 @@ def _cut_strings(raw: str, cuts_by_column: Mapping[str, Cuts]) -> str:
     """Cut strings of a JSON value where they stand, so that every other character stays as it is written."""
     raw_cuts = []
     for column, cuts in cuts_by_column.items():
-        start, end = _span_of(raw, after_space(raw, 0), column)
-        inside = range(start + 1, end - 1)  # without the quotation marks
-        # Where each character of the string begins in the raw text, and where the last one ends.
-        begins = [match.start() for match in _WRITTEN.finditer(raw, inside.start, inside.stop)]
-        begins.append(inside.stop)
-        raw_cuts += [(begins[first], begins[last]) for first, last in cuts]
+        start, end = _find_value(raw, after_space(raw, 0), column)
+        # Within the quotation marks, one match for each character of the string, which may be an escape.
+        characters = _WRITTEN_CHARACTER.finditer(raw, start + 1, end - 1)
+        raw_offsets = [*(character.start() for character in characters), end - 1]
+        raw_cuts += [(raw_offsets[first], raw_offsets[last]) for first, last in cuts]
     return cut(raw, sorted(raw_cuts))
 
 
-def _span_of(raw: str, position: int, column: str) -> tuple[int, int]:
-    """Return where a field begins and ends in the JSON object at a position.
+def _find_value(raw: str, position: int, column: str) -> tuple[int, int]:
+    """Return where the value of a column begins and ends (exclusive) in the JSON object at a position.
 
     If the column is empty, it is the value at the position itself. `value_at` has found the field, so it
     exists.
@@ -351,19 +350,19 @@ def _span_of(raw: str, position: int, column: str) -> tuple[int, int]:
         if raw[position] == ",":
             position = after_space(raw, position + 1)
     if column in starts:
-        return _span_of(raw, starts[column], "")
+        return _find_value(raw, starts[column], "")
     # A nested field: like `value_at`, take the shortest name before a dot that is the name of an object.
     outer_names = [name for name in starts if column.startswith(f"{name}.") and raw[starts[name]] == "{"]
     outer = min(outer_names, key=len)
-    return _span_of(raw, starts[outer], column.removeprefix(f"{outer}."))
+    return _find_value(raw, starts[outer], column.removeprefix(f"{outer}."))
 
 
 # Rows of CSV and TSV
 
 
-def _with_fields(raw: str, row: Row, texts: Mapping[str, str], dialect: Dialect) -> str:
-    """Return a row with new fields, keyed by column. They are quoted if they were, or if they must be."""
-    spans = _field_spans(raw, dialect)
+def _replace_fields(raw: str, row: Row, texts: Mapping[str, str], dialect: Dialect) -> str:
+    """Return a row with new texts, keyed by column. They are quoted if they were, or if they must be."""
+    spans = _find_fields(raw, dialect)
     columns = list(row.value)
     if len(spans) != len(columns):
         raise InputError(f"{row.place} has quotes that cannot be written back: correct the quotes")
@@ -381,18 +380,19 @@ def _with_fields(raw: str, row: Row, texts: Mapping[str, str], dialect: Dialect)
             written = written.replace("\n", "\r\n")
         new_fields.append((start, end, written))
     revised = raw
-    for start, end, written in sorted(
-        new_fields, reverse=True
-    ):  # from the end, so that the offsets stay true
+    # From the end, so that the offsets of the other fields stay true.
+    for start, end, written in sorted(new_fields, reverse=True):
         revised = revised[:start] + written + revised[end:]
     return revised
 
 
-def _field_spans(raw: str, dialect: Dialect) -> list[tuple[int, int]]:
+def _find_fields(raw: str, dialect: Dialect) -> list[tuple[int, int]]:
     """Return where each field of a row begins and ends, with its quotation marks."""
-    unquoted = f"[^{re.escape(dialect.delimiter)}]*"
-    quoted = rf'"[^"]*(?:""[^"]*)*"{unquoted}|'
-    field = re.compile((quoted if dialect.quoted else "") + unquoted)
+    unquoted = f"[^{re.escape(dialect.delimiter)}]*"  # everything up to the next delimiter
+    # A quoted field may contain delimiters and doubled quotation marks. Text may follow it, as in the csv
+    # module.
+    quoted = rf'"[^"]*(?:""[^"]*)*"{unquoted}'
+    field = re.compile(f"{quoted}|{unquoted}" if dialect.quoted else unquoted)
     spans = []
     position = 0
     while position <= len(raw):
@@ -423,7 +423,7 @@ def _rewrite_parquet(
     try:
         with ExitStack() as stack:
             file = stack.enter_context(parquet.ParquetFile(path))
-            compression = _compressions(file)
+            compression = _read_compressions(file)
             writer = stack.enter_context(
                 parquet.ParquetWriter(output, file.schema_arrow, compression=compression)
             )
@@ -434,12 +434,14 @@ def _rewrite_parquet(
                 )
             for group in range(file.num_row_groups):
                 table = file.read_row_group(group)
-                new_texts, aside = _revise_rows(islice(rows, table.num_rows), reader, revise, skip)
+                group_rows = islice(rows, table.num_rows)
+                new_texts, aside = _revise_rows(group_rows, reader, revise, skip)
                 for column, text_of_row in new_texts.items():
-                    table = _with_texts(table, column, text_of_row)
+                    table = _replace_texts(table, column, text_of_row)
                 if aside and aside_writer is not None:
                     aside_writer.write_table(table.take(aside))
-                    table = table.filter(pa.array([row not in aside for row in range(table.num_rows)]))
+                    is_kept = [row not in aside for row in range(table.num_rows)]
+                    table = table.filter(pa.array(is_kept))
                 writer.write_table(table, row_group_size=max(1, table.num_rows))
     except (ArrowException, OSError) as error:
         raise InputError(f"{path} cannot be written back: {one_line(error)}") from error
@@ -471,7 +473,7 @@ def _revise_rows(
     return new_texts, aside
 
 
-def _with_texts(table: Any, name: str, text_of_row: Mapping[int, str]) -> Any:
+def _replace_texts(table: Any, name: str, text_of_row: Mapping[int, str]) -> Any:
     """Return an Arrow table with new texts in a column, or in a nested field such as ``metadata.summary``.
 
     The texts are keyed by the index of their row.
@@ -497,14 +499,14 @@ def _replace_nested(value: Any, name: str, text: str) -> Any:
     return value | {outer: _replace_nested(value[outer], inner_name, text)}
 
 
-def _compressions(file: Any) -> dict[str, str] | str:
+def _read_compressions(file: Any) -> dict[str, str] | str:
     """Return the compression of each column of a Parquet file, or the writer's default if it has no rows."""
     if not file.num_row_groups:
         return "snappy"
-    columns = file.metadata.row_group(0)
+    first_group = file.metadata.row_group(0)
     compressions = {}
-    for index in range(columns.num_columns):
-        column = columns.column(index)
+    for index in range(first_group.num_columns):
+        column = first_group.column(index)
         codec = column.compression.lower()
         compressions[column.path_in_schema] = "none" if codec == "uncompressed" else codec
     return compressions

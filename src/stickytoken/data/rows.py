@@ -262,13 +262,13 @@ class RepeatedKeys(dict[str, Any]):
         self.key = next(name for name in names if names.count(name) > 1)
 
 
-def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     has_repeated_key = len(values) < len(pairs)
     return RepeatedKeys(pairs) if has_repeated_key else values
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_object_of)
+_DECODER = json.JSONDecoder(object_pairs_hook=_make_object)
 
 
 def json_rows(stream: Iterable[bytes], name: str, meter: Meter, suffix: str) -> Iterator[Row]:
@@ -284,7 +284,8 @@ def json_rows(stream: Iterable[bytes], name: str, meter: Meter, suffix: str) -> 
     if suffix == ".json":
         beginning = list(_take_until_content(chunks))
         chunks = chain(beginning, chunks)
-        if b"".join(beginning).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
+        is_array = b"".join(beginning).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
+        if is_array:
             yield from _array_rows(b"".join(chunks), name, meter)
             return
     for number, row in enumerate(text_rows(chunks, name, meter)):
@@ -313,7 +314,10 @@ def _parse(text: str, name: str, place: str) -> Any:
 
 
 def _array_rows(content: bytes, name: str, meter: Meter) -> Iterator[Row]:
-    """Yield the elements of a JSON array, with their places in the file."""
+    """Yield the elements of a JSON array, with their places in the file.
+
+    Positions are counted in characters of the decoded text, offsets in bytes of the file.
+    """
     json_bytes = _strip_byte_order_mark(content, name)
     offset = len(content) - len(json_bytes)  # offset in the file of the character at `position`
     text, damage = decode(json_bytes, offset)
@@ -325,16 +329,18 @@ def _array_rows(content: bytes, name: str, meter: Meter) -> Iterator[Row]:
     number = 0
     try:
         # Looking for a character behind the end of the text raises an IndexError: the array isn't closed.
-        value_start = after_space(text, after_space(text, 0) + 1)
+        bracket_position = after_space(text, 0)
+        value_start = after_space(text, bracket_position + 1)
         while text[value_start] != "]":
             value, value_end = _DECODER.raw_decode(text, value_start)
             number += 1
             line_number += text.count("\n", position, value_start)
-            start = offset + len(text[position:value_start].encode())
-            offset = start + len(text[value_start:value_end].encode())
-            position = value_end
-            yield Row(f"row {number}", line_number, value, start, offset)
+            start_offset = offset + len(text[position:value_start].encode())
+            end_offset = start_offset + len(text[value_start:value_end].encode())
+            yield Row(f"row {number}", line_number, value, start_offset, end_offset)
             line_number += text.count("\n", value_start, value_end)
+            position = value_end
+            offset = end_offset
             value_start = after_space(text, value_end)
             if text[value_start] == ",":
                 value_start = after_space(text, value_start + 1)
@@ -414,8 +420,8 @@ def dialect_of(path: Path, suffix: str, delimiter: str | None) -> Dialect:
     if suffix != ".tsv":
         return dialect
     plain = Dialect(dialect.delimiter, quoted=False)
-    record_count = 0
-    damaged = 0  # number of records that have not as many fields as the header
+    plain_count = 0  # number of records if read without quoting
+    plain_damaged = 0  # number of these records that have not as many fields as the header
     header: list[str] = []
     has_quotes = False
     has_doubled_quotes = False
@@ -423,8 +429,8 @@ def dialect_of(path: Path, suffix: str, delimiter: str | None) -> Dialect:
         if not fields:
             continue
         header = header or fields  # the first record
-        record_count += 1
-        damaged += len(fields) != len(header)
+        plain_count += 1
+        plain_damaged += len(fields) != len(header)
         for value in fields:
             if value.startswith('"'):
                 has_quotes = True
@@ -433,19 +439,20 @@ def dialect_of(path: Path, suffix: str, delimiter: str | None) -> Dialect:
         return plain
     quoted_header: list[str] = []
     quoted_count = 0
-    damaged_if_quoted = 0
+    quoted_damaged = 0
     try:
         reader = csv.reader(_decoded_lines(path), delimiter=dialect.delimiter, strict=True)
         for fields in _with_long_fields(reader):
             if fields:
                 quoted_header = quoted_header or fields
                 quoted_count += 1
-                damaged_if_quoted += len(fields) != len(quoted_header)
+                quoted_damaged += len(fields) != len(quoted_header)
     except csv.Error:  # a field that begins with a quotation mark is not quoted correctly
         return plain
-    if damaged_if_quoted != damaged:
-        return dialect if damaged_if_quoted < damaged else plain
-    spans_lines = quoted_count < record_count
+    if quoted_damaged != plain_damaged:
+        return dialect if quoted_damaged < plain_damaged else plain
+    # Both ways fit. A record that quoting makes of several lines may as well be lines with stray quotes.
+    spans_lines = quoted_count < plain_count
     is_proven = has_doubled_quotes or header[0].startswith('"')
     return dialect if is_proven and not spans_lines else plain
 
@@ -527,15 +534,19 @@ def read_separated_rows(
 
 def _takes_next_line(texts: Sequence[str], dialect: Dialect) -> bool:
     """Return whether a line after these would still belong to their record, because a quote is open."""
-    records = list(dialect.records([*texts, "\n"]))
-    return len(records) == 1
+    records_with_next_line = list(dialect.records([*texts, "\n"]))
+    return len(records_with_next_line) == 1
 
 
 def _require_header(header: Sequence[str], name: str, delimiter: str, *, named_delimiter: bool) -> None:
+    """Raise an error if a header names a column twice, or shows that the file has another delimiter.
+
+    A header of one column with another delimiter in its name is accepted if the user named the delimiter.
+    """
     for column in header:
         if header.count(column) > 1:
             raise InputError(f"{name} has two columns called {column!r}: rename or remove one")
-    if header[0].lower().startswith("sep="):
+    if header[0].lower().startswith("sep="):  # a line of Excel, such as "sep=;"
         separator = header[0][len("sep=") :] or delimiter
         raise InputError(
             f"the first line of {name} tells Excel the delimiter: delete it, and pass {separator!r} as "
@@ -573,7 +584,7 @@ class ParquetFile:
             raise InputError(f"{path} is not a readable parquet file: {one_line(error)}") from error
         self.columns = tuple(self._schema.names())
 
-    def with_text(self) -> list[str]:
+    def columns_with_text(self) -> list[str]:
         """Return the columns that can contain text, also within structures and lists."""
         return [column for column, kind in self._schema.items() if _contains_text(kind)]
 
@@ -640,15 +651,15 @@ def value_at(values: Mapping[Any, Any], name: str) -> Any:
     if name in values:
         return values[name]
     # Keys may contain dots. Of "a.b.c", the object may be called "a" or "a.b".
-    outer, dot, inner = name.partition(".")
+    outer_name, dot, inner_name = name.partition(".")
     while dot:
-        value = values.get(outer)
-        if isinstance(value, RepeatedKeys):
-            return value
-        if isinstance(value, Mapping):
-            return value_at(value, inner)
-        next_part, dot, inner = inner.partition(".")
-        outer = f"{outer}.{next_part}"
+        outer_value = values.get(outer_name)
+        if isinstance(outer_value, RepeatedKeys):
+            return outer_value
+        if isinstance(outer_value, Mapping):
+            return value_at(outer_value, inner_name)
+        next_part, dot, inner_name = inner_name.partition(".")
+        outer_name = f"{outer_name}.{next_part}"
     return None
 
 
@@ -669,6 +680,7 @@ def _contains_wording(item: object) -> bool:
 
 
 def _is_wording(value: object) -> bool:
+    # A number written as a string is data, not text.
     return isinstance(value, str) and bool(value.strip()) and not is_number(value)
 
 

@@ -114,6 +114,7 @@ class Table:
                 )
             if not isinstance(value, str | int):
                 raise InputError(f"{self.path}: {column} in row {row} is {shown(value)}, not a label")
+            # A boolean becomes "true" or "false", as JSON and csv files write it.
             labels.append(unicode_text(value) if isinstance(value, str) else str(value).lower())
         return tuple(labels)
 
@@ -171,14 +172,14 @@ def read_table(path: Path) -> Table:
 
         return Table(path, parquet.columns, column_values, parquet.height, meter)
     with open_rows_file(path) as (stream, _):
-        columns: dict[str, Any] = {}  # the keys are their names, in order
+        columns: dict[str, Any] = {}  # used as an ordered set: the keys are the names, the values None
         if suffix in SEPARATORS:
             rows = read_separated_rows(stream, str(path), meter, dialect_of(path, suffix, None))
             header = next(rows).value
             columns = dict.fromkeys(header)
         else:
             rows = json_rows(stream, str(path), meter, suffix)
-        objects = [_object_of(row, path) for row in rows]
+        objects = [_require_object(row, path) for row in rows]
     meter.records = len(objects)
     for values in objects:
         columns |= dict.fromkeys(values)
@@ -191,7 +192,7 @@ def read_table(path: Path) -> Table:
     )
 
 
-def _object_of(row: Row, path: Path) -> Mapping[str, Any]:
+def _require_object(row: Row, path: Path) -> Mapping[str, Any]:
     value = row.value
     if isinstance(value, Skipped):
         raise InputError(f"{value.place}: {value.reason}")

@@ -64,16 +64,17 @@ def load_task(path: Path) -> tuple[Task, list[str]]:
 
 
 def _make_classification_of_folder(folder: Path) -> Task:
-    splits = []
+    """Build a classification task from the files of a folder that are called train and test."""
+    tables = []
     for name in ("train", "test"):
-        files = [folder / f"{name}{suffix}" for suffix in TABLE_SUFFIXES]
-        file = next((file for file in files if file.is_file()), None)
-        if file is None:
+        possible_files = [folder / f"{name}{suffix}" for suffix in TABLE_SUFFIXES]
+        files = [file for file in possible_files if file.is_file()]
+        if not files:
             raise InputError(f"the folder {folder} has an unknown layout. {_SUPPORTED}")
-        table = read_table(file)
+        table = read_table(files[0])
         table.require(("text", "label"))
-        splits.append(table)
-    train, test = splits
+        tables.append(table)
+    train, test = tables
     return _make_classification(train, test, folder)
 
 
@@ -108,22 +109,22 @@ def _make_reranking(table: Table) -> Task:
     query_texts = table.filled_texts("query")
     positives = table.text_lists("positive")
     negatives = table.text_lists("negative")
-    id_of: dict[str, str] = {}
+    id_of: dict[str, str] = {}  # of each document, keyed by its text
     queries: dict[str, str] = {}
     candidates: dict[str, tuple[str, ...]] = {}
     relevant: dict[str, dict[str, int]] = {}
     rows = zip(query_texts, positives, negatives, strict=True)
     for row, (query_text, positive, negative) in enumerate(rows):
-        common = set(positive) & set(negative)
-        if common:
+        contradictory = set(positive) & set(negative)
+        if contradictory:
             raise InputError(
-                f"{path}: row {row + 1} has {min(common)[:80]!r} among both positives and negatives"
+                f"{path}: row {row + 1} has {min(contradictory)[:80]!r} among both positives and negatives"
             )
-        query = f"q{row}"
+        query_id = f"q{row}"
         document_ids = [id_of.setdefault(text, f"d{len(id_of)}") for text in (*positive, *negative)]
-        queries[query] = query_text
-        candidates[query] = tuple(dict.fromkeys(document_ids))
-        relevant[query] = {id_of[text]: 1 for text in positive}
+        queries[query_id] = query_text
+        candidates[query_id] = tuple(dict.fromkeys(document_ids))
+        relevant[query_id] = {id_of[text]: 1 for text in positive}
     documents = {document_id: text for text, document_id in id_of.items()}
     return metrics.RerankingTask(_task_name(path), queries, documents, relevant, candidates)
 
@@ -167,19 +168,24 @@ def _make_cross_validated(table: Table) -> Task:
 def _make_pair_transfer(table: Table) -> Task:
     path = table.path
     train, test = _split_rows(table)
-    columns = {}
-    for split, rows in (("train", train), ("test", test)):
-        columns[split] = rows.filled_texts("sentence1")
-        columns[f"{split}_second"] = rows.filled_texts("sentence2")
-        columns[f"{split}_labels"] = rows.labels("label")
-    counts = Counter(columns["train_labels"])
+    train_labels = train.labels("label")
+    test_labels = test.labels("label")
+    counts = Counter(train_labels)
     _require_two_labels(counts, path)
-    unseen = sorted(set(columns["test_labels"]) - set(counts))
-    if unseen:
+    unseen_labels = sorted(set(test_labels) - set(counts))
+    if unseen_labels:
         raise InputError(
-            f"{path}: the label {unseen[0]!r} is missing from the training pairs: remove its pairs"
+            f"{path}: the label {unseen_labels[0]!r} is missing from the training pairs: remove its pairs"
         )
-    return metrics.PairTransferTask(_task_name(path), **columns)
+    return metrics.PairTransferTask(
+        _task_name(path),
+        train=train.filled_texts("sentence1"),
+        train_second=train.filled_texts("sentence2"),
+        train_labels=train_labels,
+        test=test.filled_texts("sentence1"),
+        test_second=test.filled_texts("sentence2"),
+        test_labels=test_labels,
+    )
 
 
 def _make_classification(train: Table, test: Table, path: Path) -> Task:
@@ -488,6 +494,7 @@ def kinds_task() -> ClassificationTask:
     test_texts: list[str] = []
     test_kinds: list[str] = []
     for kind, texts in texts_of.items():
+        # Every other text of a kind is a training text.
         train_texts += texts[0::2]
         train_kinds += [kind] * len(texts[0::2])
         test_texts += texts[1::2]
