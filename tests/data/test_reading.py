@@ -24,9 +24,10 @@ TEXTS = ["first one", 'with "quotes", commas\nand lines', "\u00e9\u4e2d\U0001f64
 
 
 def read(source, /, **columns):
-    """All records of a source; the meter ends at the total where there is one."""
+    """All records of a source; the meter counts them, and ends at the total where there is one."""
     meter = Meter()
     records = list(open_documents(source, NamedColumns(**columns)).read(meter))
+    assert meter.records == len(records)
     assert meter.total is None or meter.share == 1
     return records
 

@@ -145,6 +145,7 @@ class Document:
 
     def are_on_consecutive_lines(self, positions: Sequence[int]) -> bool:
         """Return whether most copies stand on consecutive lines, as in a list."""
+        # The number of the line on which each copy stands.
         lines = [bisect(self._line_ends, self.units.starts[position]) for position in positions]
         steps_to_next_line = sum(after - before == 1 for before, after in pairwise(lines))
         return steps_to_next_line >= _LISTED_SHARE * (len(lines) - 1)
@@ -164,7 +165,8 @@ class Document:
         The first entry is false, because no unit comes before the first one. The entries of the units are
         followed by one more entry, which is always false.
         """
-        return [False, *map(str.isspace, self.separators[1:-1]), False]
+        between_units = self.separators[1:-1]  # without the text before the first and after the last unit
+        return [False, *map(str.isspace, between_units), False]
 
     @cached_property
     def _is_single_spaced(self) -> list[bool]:

@@ -267,10 +267,12 @@ def _open_folder(folder: Path, columns: NamedColumns) -> Documents:
                 try:
                     yield from reader.read_file(path)
                 except InputError as error:
+                    meter.records += 1
                     yield Skipped(_unicode_name(path), str(error))
             else:
                 record = _read_whole_file(path, folder, next(reader.numbers))
                 if record is not None:
+                    meter.records += 1
                     yield record
             meter.done = done_before + size
 

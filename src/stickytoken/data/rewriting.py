@@ -435,13 +435,13 @@ def _rewrite_parquet(
             for group in range(file.num_row_groups):
                 table = file.read_row_group(group)
                 group_rows = islice(rows, table.num_rows)
-                new_texts, aside = _revise_rows(group_rows, reader, revise, skip)
+                new_texts, aside_rows = _revise_rows(group_rows, reader, revise, skip)
                 for column, text_of_row in new_texts.items():
                     table = _replace_texts(table, column, text_of_row)
-                if aside and aside_writer is not None:
-                    aside_writer.write_table(table.take(aside))
-                    is_kept = [row not in aside for row in range(table.num_rows)]
-                    table = table.filter(pa.array(is_kept))
+                if aside_rows and aside_writer is not None:
+                    aside_writer.write_table(table.take(aside_rows))
+                    kept_rows = set(range(table.num_rows)) - set(aside_rows)
+                    table = table.filter(pa.array([row in kept_rows for row in range(table.num_rows)]))
                 writer.write_table(table, row_group_size=max(1, table.num_rows))
     except (ArrowException, OSError) as error:
         raise InputError(f"{path} cannot be written back: {one_line(error)}") from error
@@ -457,7 +457,7 @@ def _revise_rows(
         rows to set aside.
     """
     new_texts: dict[str, dict[int, str]] = {}
-    aside: list[int] = []
+    aside_rows: list[int] = []
     for index, row in enumerate(rows):
         record = reader.make_record(row)
         if isinstance(record, Skipped):
@@ -465,12 +465,12 @@ def _revise_rows(
             continue
         cuts_by_part = revise(record)
         if cuts_by_part is None:
-            aside.append(index)
+            aside_rows.append(index)
             continue
         for column, text, cuts in zip(record.columns, record.parts, cuts_by_part, strict=True):
             if cuts:
                 new_texts.setdefault(column, {})[index] = cut(text, cuts)
-    return new_texts, aside
+    return new_texts, aside_rows
 
 
 def _replace_texts(table: Any, name: str, text_of_row: Mapping[int, str]) -> Any:
