@@ -109,22 +109,25 @@ def github_annotations(findings: Iterable[Finding], incomplete: Sequence[str] = 
         incomplete: the reasons why some checks could not be carried out.
     """
     for message in incomplete:
-        yield _command("error", {"title": "stickytoken could not check everything"}, message)
+        yield _write_command("error", {"title": "stickytoken could not check everything"}, message)
     for finding in findings:
         properties: dict[str, str] = {}
         if finding.path is not None:
             properties = {"file": finding.path, "line": str(finding.line or 1)}
         properties["title"] = f"stickytoken: {finding.rule}"
-        yield _command(_COMMANDS[finding.level], properties, finding.message)
+        yield _write_command(_COMMANDS[finding.level], properties, finding.message)
 
 
-def _command(name: str, properties: Mapping[str, str], message: str) -> str:
-    escaped = {key: _escape(value).replace(":", "%3A") for key, value in properties.items()}
-    listed = ",".join(f"{key}={value.replace(',', '%2C')}" for key, value in escaped.items())
-    return f"::{name} {listed}::{_escape(message)}"
+def _write_command(name: str, properties: Mapping[str, str], message: str) -> str:
+    # Colons and commas divide the properties of a command.
+    escaped_properties = []
+    for key, value in properties.items():
+        escaped_value = _escape_for_github(value).replace(":", "%3A").replace(",", "%2C")
+        escaped_properties.append(f"{key}={escaped_value}")
+    return f"::{name} {','.join(escaped_properties)}::{_escape_for_github(message)}"
 
 
-def _escape(text: str) -> str:
+def _escape_for_github(text: str) -> str:
     # `visible` escapes line breaks, so the text cannot end the workflow command that contains it.
     return visible(text).replace("%", "%25")
 
@@ -149,18 +152,19 @@ def junit(
             out, rules without findings are left out instead of being reported as passed tests.
         notes: remarks that do not affect the outcome; they are the output of the suite.
     """
-    by_rule: dict[str, list[Finding]] = {rule.id: [] for rule in rules}
+    findings_of_rule: dict[str, list[Finding]] = {rule.id: [] for rule in rules}
     for finding in findings:
-        by_rule[finding.rule].append(finding)
+        findings_of_rule[finding.rule].append(finding)
     cases = []
     for reason in incomplete:
-        case = _case("complete", "Everything could be checked")
+        case = _make_case("complete", "Everything could be checked")
         ET.SubElement(case, "error", {"type": "incomplete", "message": visible(reason)})
         cases.append(case)
     for rule in rules:
-        if not by_rule[rule.id] and not incomplete:
-            cases.append(_case(rule.id, rule.title))
-        cases += [_case_of(finding) for finding in by_rule[rule.id]]
+        is_passed = not findings_of_rule[rule.id] and not incomplete
+        if is_passed:
+            cases.append(_make_case(rule.id, rule.title))
+        cases += [_make_finding_case(finding) for finding in findings_of_rule[rule.id]]
     counts = {
         "tests": str(len(cases)),
         "failures": str(sum(case.find("failure") is not None for case in cases)),
@@ -177,9 +181,9 @@ def junit(
     return content.decode("ascii") + "\n"
 
 
-def _case_of(finding: Finding) -> ET.Element:
-    """Return a finding as a JUnit test case."""
-    case = _case(finding.rule, finding.message)
+def _make_finding_case(finding: Finding) -> ET.Element:
+    """Return a finding as a JUnit test case: failed if its level is error, and passed otherwise."""
+    case = _make_case(finding.rule, finding.message)
     message = visible(finding.message)
     if finding.path is not None:
         case.set("file", visible(finding.path))
@@ -197,12 +201,12 @@ def _case_of(finding: Finding) -> ET.Element:
     return case
 
 
-def _case(rule: str, name: str) -> ET.Element:
+def _make_case(rule: str, name: str) -> ET.Element:
     return ET.Element("testcase", {"classname": f"stickytoken.{rule}", "name": visible(name)})
 
 
 @cache
-def _root(folder: Path) -> Path:
+def _find_repository_root(folder: Path) -> Path:
     for candidate in (folder, *folder.parents):
         if (candidate / ".git").exists():
             return candidate.resolve()
@@ -212,17 +216,17 @@ def _root(folder: Path) -> Path:
 def repository_path(path: Path) -> str | None:
     """Return a path relative to the repository root; None if the path is outside or is the root itself."""
     try:
-        inside = path.resolve().relative_to(_root(Path.cwd()))
+        relative_path = path.resolve().relative_to(_find_repository_root(Path.cwd()))
     except (ValueError, OSError):
         return None
-    return None if inside == Path() else inside.as_posix()
+    return None if relative_path == Path() else relative_path.as_posix()
 
 
 def place_of(path: Path) -> tuple[str | None, str | None]:
     """Return the values of `Finding.path` and `Finding.outside` for a file; exactly one of them is None."""
-    inside = repository_path(path)
-    if inside is not None:
-        return inside, None
+    path_in_repository = repository_path(path)
+    if path_in_repository is not None:
+        return path_in_repository, None
     try:
         return None, path.resolve().as_posix()
     except OSError:
@@ -262,15 +266,15 @@ def sarif(
         notes: remarks that do not affect the outcome.
     """
     listed_findings = list(findings)
-    notifications = [_notification("error", message) for message in incomplete]
-    notifications += [_notification("note", message) for message in notes]
+    notifications = [_make_notification("error", message) for message in incomplete]
+    notifications += [_make_notification("note", message) for message in notes]
     if len(listed_findings) > _MOST_RESULTS:
         left_out = len(listed_findings) - _MOST_RESULTS
         gravest_first = list(Level)
         listed_findings.sort(key=lambda finding: gravest_first.index(finding.level))
         del listed_findings[_MOST_RESULTS:]
         message = f"{left_out:,} findings are left out: GitHub accepts {_MOST_RESULTS:,}"
-        notifications.append(_notification("warning", message))
+        notifications.append(_make_notification("warning", message))
     invocation: dict[str, Any] = {"executionSuccessful": not incomplete}
     if notifications:
         invocation["toolExecutionNotifications"] = notifications
@@ -280,7 +284,7 @@ def sarif(
         "rules": [_describe_rule(rule) for rule in rules],
     }
     rule_indexes = {rule.id: index for index, rule in enumerate(rules)}
-    results = [_result(finding, rule_indexes[finding.rule]) for finding in listed_findings]
+    results = [_make_result(finding, rule_indexes[finding.rule]) for finding in listed_findings]
     run = {
         "tool": {"driver": driver},
         "invocations": [invocation],
@@ -303,7 +307,7 @@ def _describe_rule(rule: Rule) -> dict[str, Any]:
     }
 
 
-def _result(finding: Finding, rule_index: int) -> dict[str, Any]:
+def _make_result(finding: Finding, rule_index: int) -> dict[str, Any]:
     """Return a finding as a SARIF object (section 3.27 of SARIF, `result`)."""
     fingerprints = {
         "stickytoken/v1": finding.fingerprint,
@@ -314,26 +318,31 @@ def _result(finding: Finding, rule_index: int) -> dict[str, Any]:
         "ruleIndex": rule_index,
         "level": finding.level.value,
         "message": {"text": message_text(finding.message)},
-        "locations": [_location(finding)],
+        "locations": [_locate(finding)],
         "partialFingerprints": fingerprints,
         "properties": {key: _visible_value(value) for key, value in finding.properties.items()},
     }
 
 
-def _notification(level: str, message: str) -> dict[str, Any]:
+def _make_notification(level: str, message: str) -> dict[str, Any]:
     """Return a SARIF object that reports a problem with the check itself (section 3.58, `notification`)."""
     return {"level": level, "message": {"text": message_text(message)}}
 
 
-def _location(finding: Finding) -> dict[str, Any]:
+def _locate(finding: Finding) -> dict[str, Any]:
+    """Return where a finding is, as a SARIF object (section 3.28, `location`).
+
+    One that isn't in a file of the repository gets a file all the same, because GitHub rejects it otherwise,
+    and its identity as a name.
+    """
     line = finding.line or 1
     if finding.path is not None:
-        return _physical(finding.path, _IN_REPOSITORY, line)
-    location = _physical(_PROJECT_FILE, _IN_REPOSITORY, line)
+        return _make_location(finding.path, _IN_REPOSITORY, line)
+    location = _make_location(_PROJECT_FILE, _IN_REPOSITORY, line)
     if finding.outside is not None:
         # This is the absolute path of a file outside the repository, or the name of a source such as stdin.
         base = _OUTSIDE if _is_absolute(finding.outside) else _IN_REPOSITORY
-        location = _physical(finding.outside.lstrip("/"), base, line)
+        location = _make_location(finding.outside.lstrip("/"), base, line)
     name = "/".join(visible(value) for value in finding.identity) or finding.rule
     return location | {"logicalLocations": [{"fullyQualifiedName": name}]}
 
@@ -342,7 +351,7 @@ def _is_absolute(path: str) -> bool:
     return PurePosixPath(path).is_absolute() or PureWindowsPath(path).is_absolute()
 
 
-def _physical(path: str, base: str, line: int) -> dict[str, Any]:
+def _make_location(path: str, base: str, line: int) -> dict[str, Any]:
     try:
         uri = quote(path, errors="surrogateescape")  # preserves bytes that are not valid UTF-8
     except UnicodeEncodeError:
@@ -354,7 +363,7 @@ def _physical(path: str, base: str, line: int) -> dict[str, Any]:
 def message_text(text: str) -> str:
     """Escape text so that no part of it acts as a placeholder (SARIF, section 3.11.5) or a link (3.11.6)."""
     escaped = visible(text)
-    if "](" in escaped:  # only this sequence forms a link; other brackets read better without a backslash
+    if "](" in escaped:  # only this forms a link; other brackets read better without a backslash
         for character in "\\[]":
             escaped = escaped.replace(character, f"\\{character}")
     return escaped.replace("{", "{{").replace("}", "}}")

@@ -142,9 +142,9 @@ def insert_as_text(
     ``path`` lists, for each copy, the number of words before it, including earlier copies. It is used for
     random placement only.
     """
-    copies = [_text_of_copy(token)] * max_copies
+    copies = [_spell_copy(token)] * max_copies
     if placement is Placement.RANDOM:
-        return list(_texts_at_random(copies, text, path, token.joining))
+        return list(_insert_texts_at_random(copies, text, path, token.joining))
     return [
         place_as_text(copies[:count], text, placement, joining=token.joining)
         for count in range(1, max_copies + 1)
@@ -161,9 +161,9 @@ def insert_as_ids(
     """
     copies = [token.id] * max_copies
     if placement is Placement.RANDOM:
-        # `_words_at_random` yields all words of the text each time that it has inserted one more copy, so the
-        # first words have 1 copy, and the last words have ``max_copies`` copies.
-        return [replace(text, words=tuple(words)).ids for words in _words_at_random(copies, text, path)]
+        # The words with 1 copy, with 2 copies, and so on.
+        growing_words = _insert_words_at_random(copies, text, path)
+        return [replace(text, words=tuple(words)).ids for words in growing_words]
     return [place_as_ids(copies[:count], text, placement) for count in range(1, max_copies + 1)]
 
 
@@ -171,7 +171,7 @@ def copies_as_text(
     token: Token, text: str, placement: Placement, copies: int, path: Sequence[int] = ()
 ) -> str:
     """Return the text after inserting ``copies`` copies of one token."""
-    return place_as_text([_text_of_copy(token)] * copies, text, placement, path, token.joining)
+    return place_as_text([_spell_copy(token)] * copies, text, placement, path, token.joining)
 
 
 def copies_as_ids(
@@ -194,11 +194,11 @@ def place_as_text(
     spaces.
     """
     if placement is Placement.RANDOM:
-        for longer_text in _texts_at_random(copies, text, path, joining):
+        for longer_text in _insert_texts_at_random(copies, text, path, joining):
             text = longer_text
         return text
     if joining is Joining.ATTACHED:
-        copies = ["".join(copies)]
+        copies = ["".join(copies)]  # all of them are one word
     pieces = [*copies, text] if placement is Placement.PREFIX else [text, *copies]
     separator = "" if joining is Joining.GLUED else " "
     return separator.join(piece for piece in pieces if piece)
@@ -216,7 +216,7 @@ def place_as_ids(
     if placement is Placement.RANDOM:
         # Each step inserts one more copy; the words of the last step contain all copies.
         final_words: Sequence[tuple[int, ...]] = text.words
-        for words in _words_at_random(copies, text, path):
+        for words in _insert_words_at_random(copies, text, path):
             final_words = words
     elif placement is Placement.PREFIX:
         final_words = (tuple(copies), *text.words)
@@ -225,16 +225,16 @@ def place_as_ids(
     return (*text.head, *chain.from_iterable(final_words), *text.tail)
 
 
-def _text_of_copy(token: Token) -> str:
+def _spell_copy(token: Token) -> str:
     # If `Joining` puts spaces between copies, a space of the token would be one too many.
     return token.text if token.joining is Joining.GLUED else token.text.strip()
 
 
-def _texts_at_random(
+def _insert_texts_at_random(
     copies: Sequence[str], text: str, path: Sequence[int], joining: Joining
 ) -> Iterator[str]:
     """Yield the text each time that one more copy is inserted at the gap that the path names."""
-    for copy, gap in _copies_with_gaps(copies, path):
+    for copy, gap in _pair_with_gaps(copies, path):
         words = text.split()
         if joining is Joining.ATTACHED and words:
             # A path assumes that every copy adds a word. Attached copies add no words, so a gap may lie
@@ -250,17 +250,17 @@ def _texts_at_random(
         yield text
 
 
-def _words_at_random(
+def _insert_words_at_random(
     copies: Sequence[int], text: TokenizedText, path: Sequence[int]
 ) -> Iterator[list[tuple[int, ...]]]:
     """Yield the words of the text, as one list that grows, each time that one more copy is inserted."""
     words = list(text.words)
-    for copy, gap in _copies_with_gaps(copies, path):
+    for copy, gap in _pair_with_gaps(copies, path):
         words.insert(_check_gap(gap, len(words)), (copy,))
         yield words
 
 
-def _copies_with_gaps(copies: Sequence[Copy], path: Sequence[int]) -> Iterator[tuple[Copy, int]]:
+def _pair_with_gaps(copies: Sequence[Copy], path: Sequence[int]) -> Iterator[tuple[Copy, int]]:
     if len(path) < len(copies):
         raise InputError(
             f"random placement of {len(copies)} copies needs a path of {len(copies)} gaps, got {len(path)}"

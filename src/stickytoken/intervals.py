@@ -40,11 +40,13 @@ class Intervals(NamedTuple):
     @classmethod
     def of_tokens(cls, intervals: Sequence[Interval[float]]) -> Intervals:
         """Return the intervals of T tokens as arrays."""
-        return cls(*np.array(intervals, dtype=np.float64).reshape(-1, 3).T)
+        rows = np.array(intervals, dtype=np.float64).reshape(-1, 3)  # also if there is no token
+        return cls(*rows.T)
 
     def of_each(self) -> list[Interval[float]]:
         """Return the interval of each token."""
-        return [Interval(*ends) for ends in np.stack(self, axis=1).tolist()]
+        rows = np.stack(self, axis=1)  # shape (T, 3): value, low and high
+        return [Interval(*row) for row in rows.tolist()]
 
     def of_rows(self, rows: NDArray[np.intp]) -> Intervals:
         """Return the intervals of the tokens in these rows."""
@@ -98,8 +100,8 @@ def resampled(
     Returns:
         The scores on all units, followed by one row of scores per sample, shape (1 + samples, conditions).
     """
-    of_samples = [scores(sample) for sample in samples]
-    return np.array([scores(None), *of_samples])
+    scores_of_samples = [scores(sample) for sample in samples]
+    return np.array([scores(None), *scores_of_samples])
 
 
 def contrast_intervals(
@@ -117,23 +119,27 @@ def contrast_intervals(
         None if the contrast is undefined on all units taken together, or on more than half of the samples.
         The value is None only if the contrast is undefined on all units taken together.
     """
-    points = combine(contrasts, scores[0])  # the first row has the scores on all units
-    resampled_points = np.array([combine(contrasts, row) for row in scores[1:]]).reshape(-1, len(contrasts))
+    values = combine(contrasts, scores[0])  # on all units, shape (contrasts,)
+    resampled_values = np.array([combine(contrasts, sample_scores) for sample_scores in scores[1:]])
+    resampled_values = resampled_values.reshape(-1, len(contrasts))  # shape (samples, contrasts)
     tail = (1 - confidence) / 2
     intervals: list[Interval[float | None]] = []
-    for point, column in zip(points.tolist(), resampled_points.T, strict=True):
-        defined = column[~np.isnan(column)]
-        has_enough_samples = len(defined) > 0 and len(defined) >= len(column) / 2
-        if math.isnan(point) or not has_enough_samples:
-            intervals.append(Interval(value=present(point), low=None, high=None))
+    for value, of_samples in zip(values.tolist(), resampled_values.T, strict=True):
+        defined = of_samples[~np.isnan(of_samples)]
+        has_enough_samples = len(defined) > 0 and len(defined) >= len(of_samples) / 2
+        if math.isnan(value) or not has_enough_samples:
+            intervals.append(Interval(value=present(value), low=None, high=None))
         else:
             low, high = np.quantile(defined, [tail, 1 - tail]).tolist()
-            intervals.append(Interval(point, low, high))
+            intervals.append(Interval(value, low, high))
     return intervals
 
 
 def combine(contrasts: NDArray[np.float64], scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the weighted sum of scores for each contrast; NaN if any score with nonzero weight is NaN."""
+    """Return the weighted sum of scores for each contrast; NaN if any score with nonzero weight is NaN.
+
+    ``contrasts`` has the weights, shape (contrasts, conditions), ``scores`` the shape (conditions,).
+    """
     is_undefined = ((contrasts != 0) & np.isnan(scores)).any(axis=1)
     return np.where(is_undefined, np.nan, contrasts @ np.nan_to_num(scores))
 

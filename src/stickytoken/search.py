@@ -50,7 +50,7 @@ class ExactSearch:
 
     @cached_property
     def _ascending(self) -> NDArray[np.float64]:
-        return np.sort(self.similarities, axis=1)
+        return np.sort(self.similarities, axis=1)  # for each query, shape (Q, N)
 
     def ranks(self, vectors: NDArray[np.floating], places: Sequence[int]) -> NDArray[np.int64]:
         """Return the rank that each given vector would have among the search results of each query.
@@ -67,11 +67,11 @@ class ExactSearch:
         Returns:
             The ranks for each query, counted from 1, shape (Q, n).
         """
-        similarities = self.similarity.of_all(self.queries, self.similarity.prepared(vectors))
+        similarities = self.similarity.of_all(self.queries, self.similarity.prepared(vectors))  # (Q, n)
         documents_above = np.empty(similarities.shape, dtype=np.int64)
         for query, ascending in enumerate(self._ascending):
-            less_similar = np.searchsorted(ascending, similarities[query], side="left")
-            documents_above[query] = len(ascending) - less_similar
+            documents_below = np.searchsorted(ascending, similarities[query], side="left")
+            documents_above[query] = len(ascending) - documents_below
         replaced = np.asarray(places, dtype=np.intp)
         # A replaced document is no longer in the index, so it must not be counted among the documents above
         # its replacement. The index -1 selects the last document, so these entries are masked.
@@ -91,9 +91,10 @@ class ExactSearch:
         Returns:
             The limits, shape (Q, n).
         """
+        last_of_all = self._ascending[:, -depth, None]  # shape (Q, 1)
+        # For a document that is among the first results itself, one more of the others is.
         last_of_others = self._ascending[:, -depth - 1, None]
-        last_of_all = self._ascending[:, -depth, None]
-        is_among_first = self.similarities[:, list(places)] >= last_of_all
+        is_among_first = self.similarities[:, list(places)] >= last_of_all  # shape (Q, n)
         return np.where(is_among_first, last_of_others, last_of_all)
 
 
@@ -116,8 +117,9 @@ class ResultLimits:
         return (similarities > self.first) & ~self.is_answer
 
     def found(self, similarities: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return for each pair of a query and a document that answers it whether the query finds it."""
-        return (similarities > self.top)[self.is_answer]
+        """Return whether a query finds each document that answers it, one value for each such pair."""
+        is_found = similarities > self.top
+        return is_found[self.is_answer]
 
     def of_documents(self, part: slice) -> ResultLimits:
         """Return the limits of some of the documents."""
@@ -155,10 +157,11 @@ def push_ratios(
     array([2.])
     """
     queries, documents = without.shape
-    query_weights = _sample_weights(queries, (*key, 0))
-    document_weights = _sample_weights(documents, (*key, 1))
+    query_weights = _draw_weights(queries, (*key, 0))  # shape (samples, Q)
+    document_weights = _draw_weights(documents, (*key, 1))  # shape (samples, n)
 
     def count_results(is_result: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Return the weight of the results, shape (1 + samples,): of all pairs, then of each sample."""
         weighted = np.where(is_result, weights, 0.0)
         of_samples = ((query_weights @ weighted) * document_weights).sum(axis=1)
         of_all_pairs = weighted.sum()
@@ -170,22 +173,22 @@ def push_ratios(
     before = count_results(without)
     tail = (1 - confidence) / 2
     values, lows, highs = [], [], []
+    # A sample without any result before copies says nothing about their ratio.
+    is_defined = before > 0
     for is_result in with_copies:
         after = count_results(is_result)
-        # A sample without any result before copies says nothing about their ratio.
-        is_defined = before > 0
         ratios = after[is_defined] / before[is_defined]
         low, high = np.quantile(ratios[1:], [tail, 1 - tail])  # of the samples
-        values.append(ratios[0])
+        values.append(ratios[0])  # of all pairs
         lows.append(low)
         highs.append(high)
     return Intervals(np.array(values), np.array(lows), np.array(highs))
 
 
-def _sample_weights(units: int, key: Sequence[int]) -> NDArray[np.float64]:
-    # The weight of a unit is how often a sample has drawn it. With its offset, each sample has numbers of its
-    # own, so that one call counts all of them.
-    samples = bootstrap_samples(units, _SAMPLES, key)
+def _draw_weights(units: int, key: Sequence[int]) -> NDArray[np.float64]:
+    """Draw bootstrap samples, and return how often each has drawn each unit, shape (samples, units)."""
+    samples = bootstrap_samples(units, _SAMPLES, key)  # indices of units, shape (samples, units)
+    # With its offset, each sample has numbers of its own, so that one call counts all of them.
     offsets = np.arange(_SAMPLES)[:, None] * units
     counts = np.bincount((samples + offsets).ravel(), minlength=_SAMPLES * units)
     return counts.reshape(_SAMPLES, units).astype(np.float64)

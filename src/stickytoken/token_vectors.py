@@ -19,10 +19,9 @@ def vector_deviations(rows: NDArray[np.floating[Any]]) -> NDArray[np.float64] | 
     """Measure how unusual each row of a matrix is, compared with all rows.
 
     The statistic of a row is its squared Mahalanobis distance from the mean row, divided by its squared
-    Euclidean distance from the mean row. The statistic depends only on the direction in which a row differs
-    from the mean row, not on how far the row is from the mean row. The statistic is large if the row differs
-    from the mean row in a direction in which the other rows hardly vary. The statistic is
-    small for most trained rows, and large for rows that an attacker has optimised.
+    Euclidean distance. It depends only on the direction in which the row differs from the mean row, not on
+    how far away it is, and is large if the other rows hardly vary in this direction. It is small for most
+    trained rows, and large for rows that an attacker has optimised.
 
     Args:
         rows: the matrix, shape (n, d).
@@ -44,17 +43,20 @@ def vector_deviations(rows: NDArray[np.floating[Any]]) -> NDArray[np.float64] | 
     for block in _split(rows):
         centred = block.astype(np.float64) - mean
         products += centred.T @ centred
-    variances, directions = np.linalg.eigh(products / count)
+    covariance = products / count
+    variances, directions = np.linalg.eigh(covariance)  # in ascending order of the variance
     # If the rows do not span all dimensions, some directions have no variance. These are left out to avoid a
     # division by zero.
     has_variance = variances > variances[-1] * np.finfo(np.float32).eps
+    # Multiplied with it, rows have the variance 1 in every direction, so that their Euclidean distance is the
+    # Mahalanobis distance.
     whitening = directions[:, has_variance] / np.sqrt(variances[has_variance])
     log_ratios = []
     for block in _split(rows):
         centred = block.astype(np.float64) - mean
         mahalanobis = np.square(centred @ whitening).sum(axis=1)
         euclidean = np.square(centred).sum(axis=1)
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):  # both are 0 for a row that equals the mean row
             log_ratio = np.log(mahalanobis / euclidean)
         log_ratios.append(np.where(np.isfinite(log_ratio), log_ratio, np.nan))
     return robust_deviations(np.concatenate(log_ratios))

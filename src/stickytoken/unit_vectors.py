@@ -12,7 +12,7 @@ Number = TypeVar("Number", bound=np.floating[Any])
 
 
 def unit_vectors(vectors: NDArray[Number]) -> NDArray[Number]:
-    """Scale vectors to length 1 in their own precision; zero vectors stay zero."""
+    """Scale vectors, shape (..., d), to length 1 in their own precision; zero vectors stay zero."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     units: NDArray[Number] = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
     return units

@@ -35,14 +35,15 @@ def real_number(name: str, value: Any) -> float:
 
 def whole_number(name: str, value: Any, minimum: int | None = None) -> int:
     """Return a setting as an int; strings, booleans, fractions and values below the minimum are rejected."""
-    quoted = shown(value) if isinstance(value, str) else " ".join(str(value).split())[:_QUOTED]
+    # For an error. A number is shown as it prints: the repr of one of NumPy has its type.
+    shown_value = shown(value) if isinstance(value, str) else " ".join(str(value).split())[:_QUOTED]
     with suppress(TypeError, ValueError, OverflowError):
         number = int(value)
         if not isinstance(value, (str, bytes, bool)) and number == value:
             if minimum is None or number >= minimum:
                 return number
-            raise InputError(f"{name} is {quoted}: it must be at least {minimum}")
-    raise InputError(f"{name} is {quoted}: it must be a whole number")
+            raise InputError(f"{name} is {shown_value}: it must be at least {minimum}")
+    raise InputError(f"{name} is {shown_value}: it must be a whole number")
 
 
 def require_switch(name: str, value: object) -> None:
@@ -60,7 +61,7 @@ def file_path(name: str, value: object) -> Path:
         raise InputError(f"{name} is {text!r}, which is not a path: pass the name of a file or folder")
     try:
         path = Path(text).expanduser()
-        path.resolve()
+        path.resolve()  # only to find circular links
         return path
     except RuntimeError as error:  # raised for an unknown user after ~, or for circular symbolic links
         raise InputError(f"{name} is {text!r}: {error}") from error
@@ -97,7 +98,7 @@ def list_of(items: str, name: str, values: object, *, ordered: bool = True) -> l
     """
     if isinstance(values, (str, bytes, bytearray, os.PathLike)):
         raise InputError(f"{name} is {shown(values)}: pass a list of {items}")
-    columns = _columns_of(values)
+    columns = _find_columns(values)
     if columns is not None:
         example = columns[0] if columns else "column"
         raise InputError(
@@ -113,6 +114,7 @@ def list_of(items: str, name: str, values: object, *, ordered: bool = True) -> l
     if getattr(values, "ndim", 1) != 1:
         shape = getattr(values, "shape", "?")
         raise InputError(f"{name} is an array of shape {shape}: pass a list of {items}")
+    # A column of Polars, pandas or Arrow, or an array of NumPy, so that the values are those of Python.
     for method in ("to_list", "to_pylist", "tolist"):
         if not isinstance(values, type) and callable(getattr(values, method, None)):
             return list(getattr(values, method)())
@@ -140,8 +142,9 @@ def suggestion(name: str, names: Iterable[str]) -> str:
     return f" (did you mean {' or '.join(close_names)}?)" if close_names else ""
 
 
-def _columns_of(values: object) -> list[str] | None:
-    if isinstance(values, type):
+def _find_columns(values: object) -> list[str] | None:
+    """Return the columns of a table of Polars, Arrow, pandas or datasets; None if it is no such table."""
+    if isinstance(values, type):  # a class has the attributes of its tables, but no columns
         return None
     schema = getattr(values, "collect_schema", None)
     if callable(schema):
@@ -172,11 +175,15 @@ def as_json(document: Any) -> str:
 
 def visible(text: str) -> str:
     """Replace every control or invisible character of a text with an escape, such as ``\\x1b``."""
-    escaped = "".join(character if character.isprintable() else _code_point(character) for character in text)
-    return escaped if escaped.isascii() else _BLANK.sub(lambda match: _code_point(match[0]), escaped)
+    escaped = "".join(
+        character if character.isprintable() else _escape_character(character) for character in text
+    )
+    if escaped.isascii():
+        return escaped
+    return _BLANK.sub(lambda match: _escape_character(match[0]), escaped)
 
 
-def _code_point(character: str) -> str:
+def _escape_character(character: str) -> str:
     return character.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 

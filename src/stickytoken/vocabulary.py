@@ -153,7 +153,8 @@ class Vocabulary:
             InputError: The vocabulary has no such id.
         """
         index = bisect_left(self.ids, token_id)
-        if self.ids[index : index + 1] != (token_id,):
+        has_id = self.ids[index : index + 1] == (token_id,)  # the slice is empty behind the last entry
+        if not has_id:
             raise InputError(
                 f"the vocabulary has no token id {token_id}: its ids go from {self.ids[0]} to {self.ids[-1]}"
             )
@@ -213,23 +214,24 @@ def categorize(tokenizer: RoundTripTokenizer) -> Vocabulary:
     in the model is unreachable even if its text encodes to it.
     """
     entries = tokenizer.entries
-    trips: dict[int, _RoundTrip] = {}
-    remaining_ids = list(entries)
-    for anchor in [*_usable_anchors(tokenizer), _NO_ANCHOR]:
-        for token_id, trip in _round_trips(tokenizer, remaining_ids, anchor).items():
-            is_reached = trip.ids == (token_id,)
-            if is_reached or token_id not in trips:
+    trips: dict[int, _RoundTrip] = {}  # of each entry, the first that reaches it, or else the first
+    unreached_ids = list(entries)
+    for anchor in [*_find_usable_anchors(tokenizer), _NO_ANCHOR]:
+        still_unreached_ids = []
+        new_trips = _make_round_trips(tokenizer, unreached_ids, anchor)
+        for token_id in unreached_ids:
+            trip = new_trips.get(token_id)
+            is_reached = trip is not None and trip.ids == (token_id,)
+            if trip is not None and (is_reached or token_id not in trips):
                 trips[token_id] = trip
-        remaining_ids = [
-            token_id
-            for token_id in remaining_ids
-            if token_id not in trips or trips[token_id].ids != (token_id,)
-        ]
+            if not is_reached:
+                still_unreached_ids.append(token_id)
+        unreached_ids = still_unreached_ids
     special_ids = tokenizer.special_ids
     row_count = tokenizer.rows if isinstance(tokenizer, EmbeddedTokenizer) else None
     categories = []
     for token_id in entries:
-        category = _category_of(token_id, trips[token_id], token_id in special_ids)
+        category = _choose_category(token_id, trips[token_id], token_id in special_ids)
         if row_count is not None and token_id >= row_count:
             category = _WITHOUT_ROW.get(category, category)
         categories.append(category)
@@ -237,10 +239,11 @@ def categorize(tokenizer: RoundTripTokenizer) -> Vocabulary:
     return Vocabulary(tuple(entries), tuple(entries.values()), decoded, tuple(categories))
 
 
-def _usable_anchors(tokenizer: RoundTripTokenizer) -> list[_Anchor]:
+def _find_usable_anchors(tokenizer: RoundTripTokenizer) -> list[_Anchor]:
     """Return the anchors that survive a round trip; none if the tokenizer adds no space before a text."""
-    first_ids = tokenizer.encode_many(["test"])[0][:1]
-    adds_space = bool(first_ids) and tokenizer.entries.get(first_ids[0], "").startswith((" ", "▁", "_", "Ġ"))
+    ids = tokenizer.encode_many(["test"])[0]
+    first_entry = tokenizer.entries.get(ids[0], "") if ids else ""
+    adds_space = first_entry.startswith((" ", "▁", "_", "Ġ"))  # all of them stand for a space
     if not adds_space:
         return []
     encoded = tokenizer.encode_many(_ANCHORS)
@@ -252,7 +255,7 @@ def _usable_anchors(tokenizer: RoundTripTokenizer) -> list[_Anchor]:
     return anchors
 
 
-def _round_trips(
+def _make_round_trips(
     tokenizer: RoundTripTokenizer, token_ids: Sequence[int], anchor: _Anchor
 ) -> dict[int, _RoundTrip]:
     """Decode each token after an anchor, and encode the text again.
@@ -261,7 +264,7 @@ def _round_trips(
     it stands alone. Tokens whose text or ids no longer begin with the anchor are left out.
     """
     texts = tokenizer.decode_many([[*anchor.ids, token_id] for token_id in token_ids])
-    text_of = {}
+    text_of = {}  # the anchor and the token as text, keyed by token id
     for token_id, text in zip(token_ids, texts, strict=True):
         # There are anchors only for a tokenizer that adds a space before a text, which decoding may leave
         # before the anchor. Without one, the space may be the token's own.
@@ -276,8 +279,8 @@ def _round_trips(
     return trips
 
 
-def _category_of(token_id: int, trip: _RoundTrip, is_special: bool) -> Category:
-    text, ids = trip
+def _choose_category(token_id: int, trip: _RoundTrip, is_special: bool) -> Category:
+    text, ids = trip  # the entry as text, and the ids of this text
     if not text.strip():
         return Category.MEANINGLESS
     if ids == (token_id,):
@@ -336,14 +339,14 @@ def match_benign(
         InputError: Fewer than three benign tokens remain to be drawn.
     """
     index = vocabulary.place(token_id)
-    benign = _draw_benign(vocabulary, index, excluded, count, seed)[:count]
-    if len(benign) < LEAST_BENIGN:
+    matches = _draw_benign(vocabulary, index, excluded, count, seed)[:count]  # indices of the entries
+    if len(matches) < LEAST_BENIGN:
         raise InputError(
-            f"token id {token_id} ({vocabulary.tokens[index]!r}) has only {len(benign)} benign tokens to "
+            f"token id {token_id} ({vocabulary.tokens[index]!r}) has only {len(matches)} benign tokens to "
             f"compare with, and {LEAST_BENIGN} are needed: name fewer tokens at a time"
         )
-    tokens = tuple(Token(vocabulary.ids[match], vocabulary.decoded[match]) for match in benign)
-    categories = {vocabulary.categories[match] for match in benign}
+    tokens = tuple(Token(vocabulary.ids[match], vocabulary.decoded[match]) for match in matches)
+    categories = {vocabulary.categories[match] for match in matches}
     return BenignMatch(tokens, same_category=categories == {vocabulary.categories[index]})
 
 
@@ -401,7 +404,7 @@ def _draw_benign(
         drawn_after_block = (block + 1) * _BLOCK
         # The number of candidates is about `_POOL` times the number of tokens that will have been drawn after
         # this block. The tokens of earlier blocks are among the candidates and are left out of the pool.
-        candidates = _most_similar(vocabulary, index, excluded, drawn_after_block)
+        candidates = _find_similar(vocabulary, index, excluded, drawn_after_block)
         pool = [candidate for candidate in candidates if candidate not in matches]
         seeds = [seed, vocabulary.ids[index]]
         if block:  # The first block has no number, so that it draws the same tokens as earlier versions did.
@@ -411,7 +414,7 @@ def _draw_benign(
     return matches
 
 
-def _most_similar(vocabulary: Vocabulary, index: int, excluded: Collection[int], count: int) -> list[int]:
+def _find_similar(vocabulary: Vocabulary, index: int, excluded: Collection[int], count: int) -> list[int]:
     """Return a pool of tokens from which ``count`` tokens similar to a token can be drawn at random.
 
     Two tokens are similar if their texts have similar lengths, and if they are close to each other in the
@@ -423,30 +426,31 @@ def _most_similar(vocabulary: Vocabulary, index: int, excluded: Collection[int],
         If at least ``count`` of the tokens have the same beginning as the token (``##``, a space or neither),
         the pool contains only tokens with this beginning.
     """
-    usable = []
+    candidates = []
     for candidate, category in enumerate(vocabulary.categories):
         is_other = candidate != index and vocabulary.ids[candidate] not in excluded
         if is_other and category.available:
-            usable.append(candidate)
+            candidates.append(candidate)
     category = vocabulary.categories[index]
-    same_category = [candidate for candidate in usable if vocabulary.categories[candidate] is category]
-    pool = same_category if len(same_category) >= LEAST_BENIGN else usable
+    same_category = [candidate for candidate in candidates if vocabulary.categories[candidate] is category]
+    if len(same_category) >= LEAST_BENIGN:
+        candidates = same_category
 
     def beginning(candidate: int) -> tuple[bool, bool]:
         """Return whether a token begins with ``##``, and whether its text begins with a space."""
-        token, decoded = vocabulary.tokens[candidate], vocabulary.decoded[candidate]
-        return token.startswith("##"), decoded.startswith(" ")
+        return vocabulary.tokens[candidate].startswith("##"), vocabulary.decoded[candidate].startswith(" ")
 
     wanted_beginning = beginning(index)
-    same_beginning = [candidate for candidate in pool if beginning(candidate) == wanted_beginning]
+    same_beginning = [candidate for candidate in candidates if beginning(candidate) == wanted_beginning]
+    if len(same_beginning) >= count:
+        candidates = same_beginning
     length = len(vocabulary.decoded[index].strip())
 
     def distance(candidate: int) -> float:
         """Return the weighted sum of a candidate's differences from the token in length and position."""
-        difference = abs(len(vocabulary.decoded[candidate].strip()) - length)
-        return difference * _SHARE_PER_CHARACTER + abs(candidate - index) / len(vocabulary)
+        length_difference = abs(len(vocabulary.decoded[candidate].strip()) - length)
+        return length_difference * _SHARE_PER_CHARACTER + abs(candidate - index) / len(vocabulary)
 
-    candidates = same_beginning if len(same_beginning) >= count else pool
     return sorted(candidates, key=lambda candidate: (distance(candidate), candidate))[: _POOL * count]
 
 
@@ -521,16 +525,16 @@ def kind_of(token: str, decoded: str, category: str, mark: WordMark) -> Kind:
         return Kind.BYTE
     if _UNUSED.fullmatch(token):
         return Kind.UNUSED
-    special = (Category.OK_SPECIAL, Category.UNREACHABLE_SPECIAL)
-    if category in special or _BRACKETED.fullmatch(token):
+    is_special = category in (Category.OK_SPECIAL, Category.UNREACHABLE_SPECIAL)
+    if is_special or _BRACKETED.fullmatch(token):  # such as [CLS] or </s>
         return Kind.SPECIAL
     if not any(character.isalnum() for character in decoded):
         return Kind.SYMBOL
     if mark is WordMark.NONE:
         return Kind.WORD
-    has_mark = token.startswith(mark)
-    mark_means_continued = mark is WordMark.CONTINUED
-    return Kind.SUBWORD if has_mark == mark_means_continued else Kind.WORD
+    # "##" marks the pieces that continue a word; the other marks stand before the beginning of one.
+    continues_word = token.startswith(mark) == (mark is WordMark.CONTINUED)
+    return Kind.SUBWORD if continues_word else Kind.WORD
 
 
 def script_of(text: str) -> str:
@@ -542,7 +546,7 @@ def script_of(text: str) -> str:
 @lru_cache(maxsize=4096)
 def _script_of_character(character: str) -> str | None:
     match = _SCRIPT.match(character)
-    return str(match.lastgroup) if match else None
+    return str(match.lastgroup) if match else None  # each group of the pattern is called as its script
 
 
 # Number of copies in each text that is encoded to compare the ways of writing an entry's copies.
@@ -562,12 +566,13 @@ def choose_joinings(
     if insertion is not Insertion.WORDS:
         return vocabulary
     available = [index for index, category in enumerate(vocabulary.categories) if category.available]
-    read_as_words = _copies_read(vocabulary, tokenizer, available, Joining.WORDS)
+    # Of `_COPIES` copies, how many the tokenizer reads as the entry, keyed by the entry's index.
+    read_as_words = _count_copies_read(vocabulary, tokenizer, available, Joining.WORDS)
     # Attaching the copies can help only if the tokenizer misreads some copies that are written as words.
-    incomplete = [index for index in available if read_as_words[index] < _COPIES]
-    read_attached = _copies_read(vocabulary, tokenizer, incomplete, Joining.ATTACHED)
+    misread = [index for index in available if read_as_words[index] < _COPIES]
+    read_attached = _count_copies_read(vocabulary, tokenizer, misread, Joining.ATTACHED)
     joinings = [Joining.WORDS] * len(vocabulary)
-    for index in incomplete:
+    for index in misread:
         if read_attached[index] > read_as_words[index]:
             joinings[index] = Joining.ATTACHED
     if isinstance(tokenizer, CandidateTokenizer):
@@ -582,12 +587,13 @@ def choose_joinings(
     return replace(vocabulary, joinings=tuple(joinings), unspelled=unspelled)
 
 
-def _copies_read(
+def _count_copies_read(
     vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, indices: Sequence[int], joining: Joining
 ) -> dict[int, int]:
     """Return how many of `_COPIES` copies the tokenizer reads as the entry, keyed by the entry's index."""
     tokens = [replace(vocabulary.token(index), joining=joining) for index in indices]
-    return dict(zip(indices, count_copies_read(tokenizer, tokens, "a", _COPIES), strict=True))
+    counts = count_copies_read(tokenizer, tokens, text="a", copies=_COPIES)
+    return dict(zip(indices, counts, strict=True))
 
 
 def count_copies_read(

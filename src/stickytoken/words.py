@@ -16,7 +16,8 @@ def number(value: float, digits: int, unit: str = "") -> str:
     For the unit "%", the value is multiplied by 100. A value that rounds to 0 has no sign.
     """
     shown = f"{100 * value if unit == '%' else value:,.{digits}f}"
-    if not shown.strip("-0.,"):
+    is_zero = not shown.strip("-0.,")
+    if is_zero:
         shown = shown.lstrip("-")
     separator = "" if unit in ("", "%", "×") else " "
     return f"{shown}{separator}{unit}".replace("-", MINUS)
@@ -28,11 +29,14 @@ def interval(low: float, high: float, digits: int, unit: str = "") -> str:
     The lower end is rounded down and the upper end up. Otherwise, an interval that begins just below a
     threshold could look as if it began at the threshold.
     """
-    step = Decimal(1).scaleb(-digits - 2 if unit == "%" else -digits)
-    ends = [
-        number(float(Decimal(repr(float(end))).quantize(step, rounding)), digits, "%" if unit == "%" else "")
-        for end, rounding in ((low, ROUND_FLOOR), (high, ROUND_CEILING))
-    ]
+    last_digit = Decimal(1).scaleb(-digits - 2 if unit == "%" else -digits)  # such as 0.01
+    # "39% to 42%", but "0.49 to 0.63 SD".
+    unit_of_each = "%" if unit == "%" else ""
+    ends = []
+    for end, rounding in ((low, ROUND_FLOOR), (high, ROUND_CEILING)):
+        # The decimal number that Python prints, because a binary one may lie just beside it.
+        rounded = Decimal(repr(float(end))).quantize(last_digit, rounding)
+        ends.append(number(float(rounded), digits, unit_of_each))
     if unit in ("", "%"):
         return " to ".join(ends)
     separator = "" if unit == "×" else " "
