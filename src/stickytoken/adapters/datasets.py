@@ -56,7 +56,7 @@ class ColumnCleaner:
             column for column in self.columns if batch[column] is None or isinstance(batch[column], str)
         ]
         is_row = bool(single_columns)
-        notes: defaultdict[int, list[str]] = defaultdict(list)
+        notes_of_row: defaultdict[int, list[str]] = defaultdict(list)
         cleaned: dict[str, Any] = {}
         for column in self.columns:
             is_single = column in single_columns
@@ -65,12 +65,12 @@ class ColumnCleaner:
                 text, note = self._clean_value(value, column, index)
                 texts.append(text)
                 if note:
-                    notes[0 if is_row else index].append(note)
+                    notes_of_row[0 if is_row else index].append(note)
             cleaned[column] = texts[0] if is_single else texts
         if self.note is not None:
-            rows = 1 if is_row else len(batch[self.columns[0]])
-            row_notes = ["; ".join(notes[row]) for row in range(rows)]
-            cleaned[self.note] = row_notes[0] if is_row else row_notes
+            row_count = 1 if is_row else len(batch[self.columns[0]])
+            joined_notes = ["; ".join(notes_of_row[row]) for row in range(row_count)]
+            cleaned[self.note] = joined_notes[0] if is_row else joined_notes
         return cleaned
 
     def _require_columns(self, batch: Mapping[str, Any]) -> None:
@@ -84,5 +84,5 @@ class ColumnCleaner:
             return None, ""
         text, note = clean_text(self.cleaner, value, f"column {column!r}, row {index + 1:,} of the batch")
         if note and len(self.columns) > 1:
-            note = f"{column}: {note}"
+            note = f"{column}: {note}"  # one note has what was found in all columns of a row
         return text, note

@@ -51,9 +51,9 @@ def guard(
         raise InputError(f"model is {shown(model)}: pass a loaded SentenceTransformer")
     if on_found is not None:
         require_callable("on_found", on_found)
-    opened = open_cleaner(cleaner)
-    guarded = _copy_as(_make_guarded_class(_plain_class(type(model))), model)
-    guarded.cleaner = opened
+    opened_cleaner = open_cleaner(cleaner)
+    guarded = _copy_as(_make_guarded_class(_find_plain_class(type(model))), model)
+    guarded.cleaner = opened_cleaner
     guarded.on_found = on_found
     return guarded
 
@@ -70,19 +70,19 @@ class GuardedModel(SentenceTransformer):
     @property
     def unguarded(self) -> SentenceTransformer:
         """A model with the same modules that does not clean its inputs."""
-        return _copy_as(_plain_class(type(self)), self)
+        return _copy_as(_find_plain_class(type(self)), self)
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
         """Clean the inputs, then preprocess them as the unguarded model does; the prompt is not cleaned."""
         modalities = self.modalities
-        # A string may also be the path to an image, a recording or a video.
-        cleaned = [
-            value
-            if isinstance(value, str) and infer_modality(value, supported_modalities=modalities) != "text"
-            else self._clean_input(value)
-            for value in inputs
-        ]
-        return super().preprocess(cleaned, prompt=prompt, **kwargs)
+        cleaned_inputs = []
+        for value in inputs:
+            # A string may also be the path to an image, a recording or a video.
+            is_path = (
+                isinstance(value, str) and infer_modality(value, supported_modalities=modalities) != "text"
+            )
+            cleaned_inputs.append(value if is_path else self._clean_input(value))
+        return super().preprocess(cleaned_inputs, prompt=prompt, **kwargs)
 
     def save(self, path: str, *args: Any, **kwargs: Any) -> None:
         """Save the model without its guard."""
@@ -91,9 +91,13 @@ class GuardedModel(SentenceTransformer):
     def __reduce__(self) -> tuple[Any, ...]:
         # The class is created at run time, so pickle cannot find it by name. It makes an empty model and then
         # sets the attributes.
-        return _make_empty, (_plain_class(type(self)),), vars(self).copy()
+        return _make_empty, (_find_plain_class(type(self)),), vars(self).copy()
 
     def _clean_input(self, value: Any) -> Any:
+        """Return an input with its texts cleaned: a text, a pair or list of inputs, or a message.
+
+        A message is a dictionary. Everything else, such as an image, is returned as it is.
+        """
         if isinstance(value, dict):
             return {
                 key: self._clean_input(item) if key in _TEXT_KEYS else item for key, item in value.items()
@@ -109,31 +113,34 @@ class GuardedModel(SentenceTransformer):
         return cleaned.text
 
 
-def _copy_as(kind: type[Model], model: SentenceTransformer) -> Model:
-    copied = kind.__new__(kind)
+def _copy_as(model_class: type[Model], model: SentenceTransformer) -> Model:
+    """Return a model of another class with the same modules and attributes."""
+    copied = model_class.__new__(model_class)
     for name, value in vars(model).items():
-        # Both have the same modules, but each a list of them that can change without the other's. It is not
-        # assigned as an attribute, because torch would register the modules again.
+        # Both have the same modules, but each a dictionary of them that can change without the other's. It is
+        # not assigned as an attribute, because torch would register the modules again.
         copied.__dict__[name] = copy(value) if isinstance(value, dict) else value
     return copied
 
 
-def _plain_class(kind: type[SentenceTransformer]) -> type[SentenceTransformer]:
+def _find_plain_class(model_class: type[SentenceTransformer]) -> type[SentenceTransformer]:
     """Return the class of a model without its guard; its own class if it has none."""
     return next(
         ancestor
-        for ancestor in kind.__mro__
+        for ancestor in model_class.__mro__
         if issubclass(ancestor, SentenceTransformer) and not issubclass(ancestor, GuardedModel)
     )
 
 
 @cache
-def _make_guarded_class(plain: type[SentenceTransformer]) -> type[GuardedModel]:
-    if plain is SentenceTransformer:
+def _make_guarded_class(plain_class: type[SentenceTransformer]) -> type[GuardedModel]:
+    if plain_class is SentenceTransformer:
         return GuardedModel
-    return type(f"Guarded{plain.__name__}", (GuardedModel, plain), {"__doc__": GuardedModel.__doc__})
+    # The model stays an instance of its class, which may have methods of its own.
+    name = f"Guarded{plain_class.__name__}"
+    return type(name, (GuardedModel, plain_class), {"__doc__": GuardedModel.__doc__})
 
 
-def _make_empty(plain: type[SentenceTransformer]) -> GuardedModel:
-    kind = _make_guarded_class(plain)
-    return kind.__new__(kind)
+def _make_empty(plain_class: type[SentenceTransformer]) -> GuardedModel:
+    guarded_class = _make_guarded_class(plain_class)
+    return guarded_class.__new__(guarded_class)

@@ -59,7 +59,7 @@ class WithCopies:
 
     def describe(self, edited: str) -> Any:
         """Return MTEB's description of the model with copies in the texts that ``edited`` names."""
-        meta = self.model.mteb_model_meta
+        description = self.model.mteb_model_meta
         # MTEB makes the name of a folder from these values. The hash keeps tokens apart whose names there are
         # equal: `<a>` and `|a|`, or, on some file systems, `A` and `a`.
         experiment = {
@@ -68,7 +68,8 @@ class WithCopies:
             "into": edited,
             "token": digest(self.token)[:8],
         }
-        return meta.model_copy(update={"experiment_kwargs": {**(meta.experiment_kwargs or {}), **experiment}})
+        earlier_experiment = description.experiment_kwargs or {}
+        return description.model_copy(update={"experiment_kwargs": {**earlier_experiment, **experiment}})
 
     def encode(
         self, inputs: DataLoader[Any], *, task_metadata: Any, prompt_type: Any = None, **options: Any
@@ -161,15 +162,16 @@ class WithCopiesInAnswers:
         """
         answers = self._find_answers(queries["id"][:], top_ranked, options)
         most_answers = max(map(len, answers.values()), default=0)
-        # With as many documents more, the answers that fall behind the first `top_k` others are not among
-        # the first `top_k` of all either.
+        # Copies may move every answer down. With as many documents more, `top_k` others are still known.
         scores = self._search(
             self._with_copies.model, self._corpus, queries, top_k + most_answers, top_ranked, options
         )
         if most_answers:
-            row_of = {document_id: row for row, document_id in enumerate(self._corpus["id"][:])}
-            answering_rows = sorted({row_of[document_id] for ids in answers.values() for document_id in ids})
-            answering = self._corpus.select(answering_rows)
+            # Search the answers alone, with copies, and replace their scores.
+            answer_ids = {document_id for ids in answers.values() for document_id in ids}
+            corpus_ids = enumerate(self._corpus["id"][:])
+            answer_rows = [row for row, document_id in corpus_ids if document_id in answer_ids]
+            answering = self._corpus.select(answer_rows)
             scores_with_copies = self._search(
                 self._with_copies, answering, queries, len(answering), answers, options
             )
@@ -198,13 +200,16 @@ class WithCopiesInAnswers:
         if self.task.metadata.name != name or not self.task.data_loaded:
             raise InputError(f"the relevant documents of {name} are not known: pass this very object as task")
         judgements = self.task.dataset[options["hf_subset"]][options["hf_split"]]["relevant_docs"]
-        corpus = set(self._corpus["id"][:])
+        corpus_ids = set(self._corpus["id"][:])
         answers = {}
         for query in queries:
-            ranked = corpus if top_ranked is None else set(top_ranked.get(query, []))
-            judged = judgements.get(query, {})
+            # MTEB ranks the whole corpus for a query, or the documents that it has chosen before.
+            ranked_ids = corpus_ids if top_ranked is None else set(top_ranked.get(query, []))
+            score_of_document = judgements.get(query, {})
             answers[query] = [
-                document for document, score in judged.items() if score > 0 and document in ranked
+                document
+                for document, score in score_of_document.items()
+                if score > 0 and document in ranked_ids
             ]
         return answers
 

@@ -144,7 +144,8 @@ class SpanFinder:
         self._reader = UnitReader(
             [word for word in rules.words if word.strip() not in allowed], rules.normalizer
         )
-        # Words are compared by their keys, which other spellings of a word share.
+        # Words are compared by their keys, which other spellings of a word share. So an allowed word allows
+        # its other spellings too.
         self._allowed_keys = frozenset(map(self._reader.key_of, allowed))
         self._flagged = {
             key: word for key, word in self._reader.flagged.items() if key not in self._allowed_keys
@@ -298,6 +299,7 @@ class SpanFinder:
         gaps = [document.gap(index) for index in chain[1:]]  # the text between two neighbours
         start = units.starts[chain.start]
         end = units.ends[chain.stop - 1]
+        # What may be data is left: values in a list, a table or a line of their own, or part of another word.
         is_in_list = any("," in gap for gap in gaps) and _markup.is_in_brackets(document.text, start)
         is_data = is_in_list or _markup.is_in_row(document.text, start, end)
         if not is_run:

@@ -488,6 +488,7 @@ def read_separated_rows(
     damages: list[str] = []
 
     def line_texts() -> Iterator[str]:
+        """Yield the lines as text, and keep each in the lists above."""
         for line in lines(stream, name, meter):
             text, damage = decode(line.content, line.offset)
             record_lines.append(line)

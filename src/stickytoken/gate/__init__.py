@@ -163,7 +163,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         findings = [*_list_findings(scan, failing_kinds), *findings]
         rules += RULES
         incomplete += find_gaps(scan)
-        checked_documents = _count_documents(scan, failing_kinds, are_columns_chosen=are_columns_chosen)
+        checked_documents = _summarize_documents(scan, failing_kinds, are_columns_chosen=are_columns_chosen)
         notes = [*notes, f"read: {scan.result.reading}"]
     return Check(
         model=run.model_name,
@@ -193,16 +193,19 @@ def _check_by_rules(
 ) -> Check:
     """Check documents with the rules of a rules file or a cleaner.
 
+    ``search`` scans the documents with the rules; None if no documents were passed. ``options_for_runs`` has
+    the values of the options that make no sense here; None if an option was not passed.
+
     Raises:
         InputError: no documents were passed, or one of the options that only a run can have.
     """
     rules_file = None if isinstance(source, Cleaner) else file_path("the rules file", source)
     name = "the cleaner" if rules_file is None else str(source)
-    passed = [option for option, value in options_for_runs.items() if value is not None]
-    if passed:
+    passed_options = [option for option, value in options_for_runs.items() if value is not None]
+    if passed_options:
         raise InputError(
-            f"{name} has only rules for documents: leave out {' and '.join(passed)}, or pass a run or a "
-            "model in its place"
+            f"{name} has only rules for documents: leave out {' and '.join(passed_options)}, or pass a run "
+            "or a model in its place"
         )
     if search is None:
         raise InputError(
@@ -228,17 +231,18 @@ def _check_by_rules(
         findings=tuple(_list_findings(scan, failing_kinds)),
         incomplete=tuple(find_gaps(scan)),
         notes=tuple(notes),
-        documents=_count_documents(scan, failing_kinds, are_columns_chosen=are_columns_chosen),
+        documents=_summarize_documents(scan, failing_kinds, are_columns_chosen=are_columns_chosen),
         rules_file=rules_file,
     )
 
 
 def _list_findings(scan: Scan, failing_kinds: Collection[str]) -> list[Finding]:
     """Return the findings in documents, errors first and otherwise the worst first."""
-    return sorted(scan_findings(scan, failing_kinds), key=lambda finding: finding.level is not Level.ERROR)
+    worst_first = scan_findings(scan, failing_kinds)
+    return sorted(worst_first, key=lambda finding: finding.level is not Level.ERROR)
 
 
-def _count_documents(
+def _summarize_documents(
     scan: Scan, failing_kinds: Collection[str], *, are_columns_chosen: bool
 ) -> CheckedDocuments:
     failing_documents = filter_by_kind(scan, failing_kinds)
@@ -263,13 +267,16 @@ _SEEN_COPIES = 0.5
 def _find_gaps_of_run(run: Run, which: str) -> list[str]:
     """List the reasons why a model may have more sticky tokens than the run found.
 
+    ``which`` names the run in a sentence: "the run" or "the baseline".
+
     Returns:
         One sentence per reason; empty if the run is complete and consistent.
     """
     tokens = run.tokens
     record = run.record
     reasons = []
-    if record.identity_parts.get("tokens") is not None or record.tokens < run.available:
+    named_tokens_only = record.identity_parts.get("tokens") is not None
+    if named_tokens_only or record.tokens < run.available:
         reasons.append(
             f"{which} in {run.path} covered {record.tokens:,} of {run.available:,} available tokens: "
             "detect without --sample and --tokens"
@@ -290,9 +297,9 @@ def _find_gaps_of_run(run: Run, which: str) -> list[str]:
             f"{which} in {run.path} has no verdict on {without_verdict:,} of {len(tokens):,} tokens: detect "
             "again into another folder"
         )
-    verdicts = {verdict.value for verdict in run.method.TABLE.verdicts}
-    is_unknown = pl.col("verdict").is_not_null() & ~pl.col("verdict").is_in(verdicts)
-    if not tokens.filter(is_unknown).is_empty():
+    possible_verdicts = {verdict.value for verdict in run.method.TABLE.verdicts}
+    is_impossible = pl.col("verdict").is_not_null() & ~pl.col("verdict").is_in(possible_verdicts)
+    if not tokens.filter(is_impossible).is_empty():
         reasons.append(
             f"{run.path} has verdicts that the method {record.method} does not give: delete the folder and "
             "detect again"
@@ -307,18 +314,18 @@ def _find_gaps_of_run(run: Run, which: str) -> list[str]:
 
 
 def _count_without_verdict(run: Run) -> int:
-    if not run.method.TABLE.judges_every_token:
+    if not run.method.TABLE.judges_every_token:  # then a token without a verdict is no gap
         return 0
-    is_missing = pl.col("verdict").is_null()
+    lacks_verdict = pl.col("verdict").is_null()
     if "copies_seen" in run.tokens.columns:
         # A token that the tokenizer hardly ever reads where it is written needs no verdict.
-        is_missing &= pl.col("copies_seen") >= _SEEN_COPIES
-    return len(run.tokens.filter(is_missing))
+        lacks_verdict &= pl.col("copies_seen") >= _SEEN_COPIES
+    return len(run.tokens.filter(lacks_verdict))
 
 
 def _collect_notes(run: Run) -> list[str]:
     """Return the remarks of the method on a run, how much it measured, and its non-default settings."""
-    # A check that passes says nothing of tokens whose push was not measured.
+    # The coverage is noted too: a check that passes says nothing of tokens whose push was not measured.
     notes = [*run.description.notes, *run.description.coverage]
     loading = run.record.model.loading
     is_behind_endpoint = loading is not None and loading.endpoint is not None

@@ -150,12 +150,12 @@ class Check:
             beginning += f"{reason}; so far, "
         clauses = []
         if self.fail_on is not FailOn.NONE:
-            clauses.append(self._count_tokens())
+            clauses.append(self._say_counted_tokens())
         documents = self.documents
         if documents is not None:
-            counts, causes = document_counts(documents.counted, documents.searched, documents.causes)
-            verb = "fails" if documents.counted <= 1 else "fail"
-            clauses.append(f"{counts} {verb}{causes}")
+            count, causes = document_counts(documents.counted, documents.searched, documents.causes)
+            verb = "fails" if documents.counted <= 1 else "fail"  # "none of 5 documents fails"
+            clauses.append(f"{count} {verb}{causes}")
             if documents.unread_columns and not documents.is_chosen:
                 listed = list_columns(documents.unread_columns)
                 clauses.append(
@@ -163,14 +163,16 @@ class Check:
                 )
         return beginning + "; ".join(clauses)
 
-    def _count_tokens(self) -> str:
+    def _say_counted_tokens(self) -> str:
         """Return a clause such as "all-MiniLM-L6-v2 has 3 serious or severe sticky tokens (2 tolerated)"."""
         count = f"{self.counted:,}" if self.counted else "no"
         grades = COUNTED_GRADES[self.fail_on]
         adjective = ""
         if grades:
-            *milder, worst = grades
-            adjective = f"{', '.join(milder)} or {worst} " if milder else f"{worst} "
+            *milder_grades, worst_grade = grades
+            adjective = f"{worst_grade} "
+            if milder_grades:
+                adjective = f"{', '.join(milder_grades)} or {worst_grade} "
         noun = "sticky token" if self.counted == 1 else "sticky tokens"
         compared = ""
         if self.baseline is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,15 +55,15 @@ def require_comparable(run: Run, baseline: Run) -> None:
 
 
 def _read_measures(row: Mapping[str, Any]) -> dict[str, Interval[float]]:
-    """Return the measures that a row of tokens.parquet has, keyed by column."""
-    measures = {}
+    """Return the measures that a row of tokens.parquet has with an interval, keyed by column."""
+    intervals = {}
     for measure in MEASURES:
         value = row.get(measure.key)
         low = row.get(measure.low.key)
         high = row.get(measure.high.key)
         if value is not None and low is not None and high is not None:
-            measures[measure.key] = Interval(value, low, high)
-    return measures
+            intervals[measure.key] = Interval(value, low, high)
+    return intervals
 
 
 class _JudgedToken(NamedTuple):
@@ -112,8 +112,8 @@ def judge_tokens(
         change = None
         if baseline is not None:
             thresholds = run.thresholds(row)
-            flagging = [measure.key for measure in MEASURES if measure.is_reached(row, thresholds)]
-            change = _find_change(baseline_row, measures, baseline_measures, flagging)
+            flagging_keys = {measure.key for measure in MEASURES if measure.is_reached(row, thresholds)}
+            change = _find_change(baseline_row, measures, baseline_measures, flagging_keys)
         is_counted = change != "known" and (grades is None or row.get("severity") in grades)
         judged.append(_JudgedToken(row, measures, baseline_measures, change, is_counted))
     judged.sort(key=lambda token: not token.is_counted)
@@ -149,19 +149,21 @@ def _find_change(
     baseline_row: Mapping[str, Any] | None,
     measures: dict[str, Interval[float]],
     baseline_measures: dict[str, Interval[float]],
-    flagging: Sequence[str],
+    flagging_keys: set[str],
 ) -> str:
     """Return how a sticky token has changed since the baseline.
 
     ``new`` if the baseline lacks one of the measures that flag the token, or all that the run has of it.
     Otherwise ``known`` if no interval lies above that of the same measure in the baseline, ``worse`` if the
     token is sticky in the baseline, and ``new`` if not.
+
+    Measures are keyed by their column; ``flagging_keys`` are those of the measures that flag the token.
     """
-    shared = measures.keys() & baseline_measures.keys()
-    has_flagging = baseline_measures.keys() >= set(flagging)
-    if baseline_row is None or not shared or not has_flagging:
+    shared_keys = measures.keys() & baseline_measures.keys()
+    lacks_flagging_measure = not baseline_measures.keys() >= flagging_keys
+    if baseline_row is None or not shared_keys or lacks_flagging_measure:
         return "new"
-    if all(measures[key].low <= baseline_measures[key].high for key in shared):
+    if all(measures[key].low <= baseline_measures[key].high for key in shared_keys):
         return "known"
     return "worse" if baseline_row["verdict"] == "sticky" else "new"
 
@@ -192,9 +194,9 @@ def _describe(token: _JudgedToken) -> str:
         return f"{message}; new"
     if token.change is None:
         return message
-    values = []
+    baseline_values = []
     if ERASED.key in token.baseline_measures:
-        values.append(f"{percent(token.baseline_measures[ERASED.key].value)} erased")
+        baseline_values.append(f"{percent(token.baseline_measures[ERASED.key].value)} erased")
     if PUSH.key in token.baseline_measures:
-        values.append(f"push {PUSH.text(token.baseline_measures[PUSH.key].value)}")
-    return f"{message}; {token.change}, in the baseline: {', '.join(values)}"
+        baseline_values.append(f"push {PUSH.text(token.baseline_measures[PUSH.key].value)}")
+    return f"{message}; {token.change}, in the baseline: {', '.join(baseline_values)}"
