@@ -61,6 +61,7 @@ def view_of(text: str) -> View:
     """Return a text as the search for copies looks at it: of the same length, with markup replaced."""
     has_markup = "<" in text or "`" in text or "~~~" in text or "@" in text
     has_address = "://" in text or "www." in text or "mailto:" in text
+    # A quick check, because most texts have neither.
     if not has_markup and not has_address:
         return View(_decode_entities(text), ())
     pieces = []
@@ -140,6 +141,7 @@ def is_in_row(text: str, start: int, end: int) -> bool:
         pattern = _DELIMITERS[delimiter]
         count = len(pattern.findall(text[line_start:line_end]))
         is_table = any(len(pattern.findall(neighbour)) == count for neighbour in neighbours)
+        # A row of LaTeX is known by its end, also without such a neighbour.
         if delimiter == "&" and _END_OF_LATEX_ROW.search(text[line_start:line_end]):
             is_table = True
         if count >= _FEWEST_DELIMITERS and is_table:
@@ -153,13 +155,13 @@ _LONGEST_ROW = 2_000
 
 def _line_around(text: str, start: int, end: int) -> tuple[int, int] | None:
     """Return where the line around a part starts and ends; None if it is too long for a row of a table."""
-    line_start = text.rfind("\n", max(0, start - _LONGEST_ROW), start) + 1
-    line_end = text.find("\n", end, end + _LONGEST_ROW)
-    if line_start == 0 and start > _LONGEST_ROW:
+    break_before = text.rfind("\n", max(0, start - _LONGEST_ROW), start)
+    break_after = text.find("\n", end, end + _LONGEST_ROW)
+    begins_too_early = break_before < 0 and start > _LONGEST_ROW
+    ends_too_late = break_after < 0 and len(text) - end > _LONGEST_ROW
+    if begins_too_early or ends_too_late:
         return None
-    if line_end < 0:
-        return (line_start, len(text)) if len(text) - end <= _LONGEST_ROW else None
-    return line_start, line_end
+    return break_before + 1, break_after if break_after >= 0 else len(text)
 
 
 _OPENING = frozenset("([{")
@@ -169,7 +171,7 @@ _BRACKET_WITHIN = 1_000
 
 
 def is_in_brackets(text: str, start: int) -> bool:
-    """Return whether a bracket is open at an offset, as in a call or in a list of values."""
+    """Return whether a bracket of the same line is open at an offset, as in a call or in a list of values."""
     open_brackets = 0
     line_start = max(text.rfind("\n", 0, start) + 1, start - _BRACKET_WITHIN)
     for character in text[line_start:start]:

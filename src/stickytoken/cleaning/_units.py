@@ -82,6 +82,7 @@ def key_function(normalizer: str | None) -> Callable[[str], str]:
     if tokenizer_normalizer is None:
         return str.strip
     normalise = tokenizer_normalizer.normalize_str
+    # Some normalisers put a mark in front of every word, in place of a space.
     return lambda word: normalise(word).replace(_WORD_MARK, " ").strip()
 
 
@@ -120,6 +121,7 @@ class UnitReader:
     def _unicode_units(self) -> regex.Pattern[str]:
         import regex  # imported only when needed, because the import takes longer than loading a cleaner
 
+        # A word with the marks and invisible characters in it, or a single ideograph with its marks.
         word = rf"\p{{Cf}}*{_LETTER}{_IN_WORD}*|\p{{Han}}[\p{{M}}{PAD}]*"
         case = regex.IGNORECASE if self._folds_case else 0
         return regex.compile(_match_literal_or_word(self._literals, word), regex.VERSION1 | case)
