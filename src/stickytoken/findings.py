@@ -320,7 +320,7 @@ def _make_result(finding: Finding, rule_index: int) -> dict[str, Any]:
         "message": {"text": message_text(finding.message)},
         "locations": [_locate(finding)],
         "partialFingerprints": fingerprints,
-        "properties": {key: _visible_value(value) for key, value in finding.properties.items()},
+        "properties": {key: _make_visible(value) for key, value in finding.properties.items()},
     }
 
 
@@ -369,11 +369,11 @@ def message_text(text: str) -> str:
     return escaped.replace("{", "{{").replace("}", "}}")
 
 
-def _visible_value(value: JsonValue) -> JsonValue:
+def _make_visible(value: JsonValue) -> JsonValue:
     if isinstance(value, str):
         return visible(value)
     if isinstance(value, list):
-        return [_visible_value(member) for member in value]
+        return [_make_visible(member) for member in value]
     if isinstance(value, dict):
-        return {visible(key): _visible_value(member) for key, member in value.items()}
+        return {visible(key): _make_visible(member) for key, member in value.items()}
     return value

@@ -539,12 +539,12 @@ def kind_of(token: str, decoded: str, category: str, mark: WordMark) -> Kind:
 
 def script_of(text: str) -> str:
     """Return the most frequent script among the letters of a text; ``none`` if it has no letters."""
-    scripts = [script for script in map(_script_of_character, text) if script]
+    scripts = [script for script in map(_find_script, text) if script]
     return max(scripts, key=scripts.count) if scripts else NO_SCRIPT
 
 
 @lru_cache(maxsize=4096)
-def _script_of_character(character: str) -> str | None:
+def _find_script(character: str) -> str | None:
     match = _SCRIPT.match(character)
     return str(match.lastgroup) if match else None  # each group of the pattern is called as its script
 

@@ -322,7 +322,7 @@ def find_scattered_copies(document: Document, flagged: Mapping[str, str]) -> set
         are_many = len(positions) >= min(len(document) / _UNITS_PER_COPY, _ENOUGH_COPIES)
         if are_many and _have_few_common_neighbours(document, positions):
             copies.update(positions)
-        for group in _close_groups(positions, 1 + _BETWEEN_COPIES, FEWEST_COPIES):
+        for group in _find_close_groups(positions, 1 + _BETWEEN_COPIES, FEWEST_COPIES):
             copies.update(group)
     return copies
 
@@ -339,7 +339,7 @@ def is_common(key: str) -> bool:
     return (len(key) == 1 and key.isascii()) or is_punctuation or key.casefold() in COMMON
 
 
-def _close_groups(positions: Sequence[int], farthest: int, fewest: int) -> Iterator[Sequence[int]]:
+def _find_close_groups(positions: Sequence[int], farthest: int, fewest: int) -> Iterator[Sequence[int]]:
     """Yield groups of at least ``fewest`` positions whose neighbours are at most ``farthest`` apart."""
     start = 0  # where the group begins in `positions`
     for end in range(1, len(positions) + 1):
@@ -413,7 +413,7 @@ def find_planted_copies(
         ):
             copies.update(free_positions)
             continue
-        for group in _close_groups(free_positions, 1 + _BETWEEN_COPIES, _REGULAR_CLOSE_COPIES):
+        for group in _find_close_groups(free_positions, 1 + _BETWEEN_COPIES, _REGULAR_CLOSE_COPIES):
             if _seem_planted_by_spacing(document, group):
                 copies.update(group)
     # A word that is alone in its cell or line is data.

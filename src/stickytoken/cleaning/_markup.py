@@ -130,12 +130,12 @@ def is_in_row(text: str, start: int, end: int) -> bool:
     """
     part = text[start:end]
     delimiters = [delimiter for delimiter in _DELIMITERS if delimiter in part]
-    line = _line_around(text, start, end)
+    line = _find_line(text, start, end)
     if not delimiters or line is None:
         return False
     line_start, line_end = line
-    line_before = _line_around(text, line_start - 1, line_start - 1) if line_start > 0 else None
-    line_after = _line_around(text, line_end + 1, line_end + 1) if line_end < len(text) else None
+    line_before = _find_line(text, line_start - 1, line_start - 1) if line_start > 0 else None
+    line_after = _find_line(text, line_end + 1, line_end + 1) if line_end < len(text) else None
     neighbours = [text[first:last] for first, last in filter(None, (line_before, line_after))]
     for delimiter in delimiters:
         pattern = _DELIMITERS[delimiter]
@@ -153,7 +153,7 @@ def is_in_row(text: str, start: int, end: int) -> bool:
 _LONGEST_ROW = 2_000
 
 
-def _line_around(text: str, start: int, end: int) -> tuple[int, int] | None:
+def _find_line(text: str, start: int, end: int) -> tuple[int, int] | None:
     """Return where the line around a part starts and ends; None if it is too long for a row of a table."""
     break_before = text.rfind("\n", max(0, start - _LONGEST_ROW), start)
     break_after = text.find("\n", end, end + _LONGEST_ROW)

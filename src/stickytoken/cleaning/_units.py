@@ -142,7 +142,7 @@ class UnitReader:
 
         None if a word consists of several units; `read` must be used for such a text.
         """
-        words = self._pattern_for(text).findall(text)
+        words = self._choose_pattern(text).findall(text)
         if len(self._key_or_parts) > _REMEMBERED:
             self._key_or_parts = {}
         # A variable of this call, because another thread may replace the attribute.
@@ -160,7 +160,7 @@ class UnitReader:
     def read(self, text: str) -> Units:
         """Return the units of a text with their offsets."""
         units = Units([], [], [])
-        for match in self._pattern_for(text).finditer(text):
+        for match in self._choose_pattern(text).finditer(text):
             word = match[0]
             start, end = match.span()
             divided = self._key_or_parts.get(word)
@@ -174,7 +174,7 @@ class UnitReader:
                 units.ends.append(start + part.end)
         return units
 
-    def _pattern_for(self, text: str) -> re.Pattern[str] | regex.Pattern[str]:
+    def _choose_pattern(self, text: str) -> re.Pattern[str] | regex.Pattern[str]:
         return self._ascii_units if text.isascii() else self._unicode_units
 
     def _divide(self, word: str) -> str | tuple[Part, ...]:
@@ -191,7 +191,7 @@ class UnitReader:
         if repeated_characters < FEWEST_GLUED - 1 or key in self.flagged:
             return key
         repeats = [match for match in self._glued_copies.finditer(key) if self._is_repeat(match)]
-        positions = self._positions_in_word(word, key) if repeats else None
+        positions = self._find_positions_in_word(word, key) if repeats else None
         if positions is None:
             return key
         bounds = {0, len(key)}  # where the units begin and end, in the key
@@ -209,7 +209,7 @@ class UnitReader:
         # Numbers, rows of one letter and DNA sequences repeat naturally.
         return root.isalpha() and len(set(root)) > 1 and not _BASES.issuperset(root.casefold())
 
-    def _positions_in_word(self, word: str, key: str) -> Sequence[int] | None:
+    def _find_positions_in_word(self, word: str, key: str) -> Sequence[int] | None:
         """Return the position in the word of each character of its key, and where the word ends.
 
         None if the normaliser doesn't treat one character after the other, so that there are no such

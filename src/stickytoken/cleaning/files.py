@@ -197,15 +197,15 @@ def clean_document(cleaner: Cleaner, document: Document) -> tuple[Cleaned, list[
     """
     cleaned = cleaner.clean(document.text)
     removals = tuple(removal for removal in cleaned.removals if _is_in_part(document, removal))
-    cuts_by_part = [_cuts_of_part(document, number, removals) for number in range(len(document.parts))]
+    cuts_by_part = [_find_cuts(document, number, removals) for number in range(len(document.parts))]
     return replace(cleaned, removals=removals), cuts_by_part
 
 
 def _is_in_part(document: Document, finding: Span | Removal) -> bool:
-    return any(_cuts_of_part(document, number, [finding]) for number in range(len(document.parts)))
+    return any(_find_cuts(document, number, [finding]) for number in range(len(document.parts)))
 
 
-def _cuts_of_part(document: Document, number: int, findings: Sequence[Span | Removal]) -> Cuts:
+def _find_cuts(document: Document, number: int, findings: Sequence[Span | Removal]) -> Cuts:
     """Return which ranges of a part of a document lie in findings of its text, by offsets of the part.
 
     The part begins at several offsets of the text if a template names its column several times.
@@ -241,7 +241,7 @@ def _count_document(
     cleaned_parts = map(cut, document.parts, cuts_by_part)
     totals.emptied += not any(map(str.strip, cleaned_parts))
     totals.changed_by_cause.update({removal.kind for removal in cleaned.removals})
-    repetition = _first_repetition(cleaned)
+    repetition = _find_first_repetition(cleaned)
     if repetition is not None:
         totals.repeated += 1
         if len(totals.first_repetitions) < _NAMED_REPETITIONS:
@@ -260,7 +260,7 @@ def _say_nothing_was_read(name: str, totals: CleaningTotals) -> str:
     )
 
 
-def _first_repetition(cleaned: Cleaned) -> str | None:
+def _find_first_repetition(cleaned: Cleaned) -> str | None:
     for removal in cleaned.removals:
         if removal.kind is SpanKind.REPETITION:
             return beginning(removal.what, _REPEATED_CHARACTERS)

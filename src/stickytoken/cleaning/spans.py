@@ -276,7 +276,7 @@ class SpanFinder:
         for chain in document.chains(sorted(scattered)):
             yield from self._find_flagged_spans(text, document, chain, is_run=False)
         for stretch in repetitions:
-            yield _span_of_repetition(text, document, stretch)
+            yield _make_repetition_span(text, document, stretch)
         unsuspected_keys = self._allowed_keys.union(self._flagged)
         suspected = _copies.find_planted_copies(document, unsuspected_keys, repetitions)
         for index in sorted(suspected):
@@ -343,7 +343,7 @@ class SpanFinder:
         is_compound = is_hyphenated and len(gaps) < _MOST_IN_COMPOUND * stretch.period
         # The stretch with the punctuation before its first copy, if the second copy has some too.
         second_copy_gap = gaps[stretch.period - 1]
-        start = document.units.starts[stretch.first] - len(_marks_of(second_copy_gap).after)
+        start = document.units.starts[stretch.first] - len(_read_marks(second_copy_gap).after)
         end = document.units.ends[stretch.end - 1]
         in_table = _markup.is_in_row(document.text, start, end)
         return not (is_compound or in_table or _markup.is_in_brackets(document.text, start))
@@ -367,7 +367,7 @@ class _Marks:
 
 
 @lru_cache(maxsize=4096)
-def _marks_of(gap: str) -> _Marks:
+def _read_marks(gap: str) -> _Marks:
     """Return the punctuation between two copies: in "able, (able", a comma before and a bracket after."""
     spaced_gap = "".join(" " if _is_blank(character) else character for character in gap)
     marks = spaced_gap.split()
@@ -402,7 +402,7 @@ def _divide_chain(document: _copies.Document, chain: range, gaps: Sequence[str])
     ``chain`` has the indices of the copies, ``gaps`` the text between each two of them.
     """
     units = document.units
-    marks = [_marks_of(gap) for gap in gaps]
+    marks = [_read_marks(gap) for gap in gaps]
     has_marks = [bool(mark.before or mark.after or mark.apart) for mark in marks]
     if len(chain) >= _copies.FEWEST_COPIES and all(has_marks):
         are_equal = len(set(marks)) == 1
@@ -446,7 +446,7 @@ def _extend_to_outer_marks(
     return start, end
 
 
-def _span_of_repetition(text: str, document: _copies.Document, stretch: _copies.Stretch) -> Span:
+def _make_repetition_span(text: str, document: _copies.Document, stretch: _copies.Stretch) -> Span:
     """Return the span of a repeated word or phrase.
 
     The repetition can be removed if each gap between its words has the same punctuation in all copies.
@@ -457,9 +457,9 @@ def _span_of_repetition(text: str, document: _copies.Document, stretch: _copies.
     gaps = [document.gap(index) for index in range(stretch.first + 1, stretch.end)]
     # A gap and the one that is a period later stand at the same place of two copies.
     is_regular = all(
-        _marks_of(gap) == _marks_of(next_gap) for gap, next_gap in zip(gaps, gaps[period:], strict=False)
+        _read_marks(gap) == _read_marks(next_gap) for gap, next_gap in zip(gaps, gaps[period:], strict=False)
     )
-    marks = _marks_of(gaps[period - 1])  # between the first two copies
+    marks = _read_marks(gaps[period - 1])  # between the first two copies
     start = units.starts[stretch.first]
     first_end = units.ends[stretch.first + period - 1]
     end = units.ends[stretch.first + whole_copies * period - 1]

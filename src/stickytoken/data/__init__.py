@@ -101,12 +101,12 @@ class Sentences:
     @property
     def fingerprint(self) -> str:
         """SHA-256 over the sentences in order."""
-        return _digest_of_texts(self.texts)
+        return _hash_texts(self.texts)
 
     @property
     def fingerprint_with_topics(self) -> str:
         """SHA-256 over the sentences and their topics, if the corpus has topics."""
-        return _digest_of_texts((*self.texts, *(self.topics or ())))
+        return _hash_texts((*self.texts, *(self.topics or ())))
 
     def sample(self, count: int, seed: int) -> tuple[str, ...]:
         """Return ``count`` sentences, drawn without replacement.
@@ -123,7 +123,7 @@ class Sentences:
         return tuple(self.texts[index] for index in indices)
 
 
-def _digest_of_texts(texts: Iterable[str]) -> str:
+def _hash_texts(texts: Iterable[str]) -> str:
     sha256 = hashlib.sha256()
     for text in texts:
         encoded = text.encode("utf-8", "surrogatepass")

@@ -268,7 +268,7 @@ def _open_folder(folder: Path, columns: NamedColumns) -> Documents:
                     yield from reader.read_file(path)
                 except InputError as error:
                     meter.records += 1
-                    yield Skipped(_unicode_name(path), str(error))
+                    yield Skipped(_decode_name(path), str(error))
             else:
                 record = _read_whole_file(path, folder, next(reader.numbers))
                 if record is not None:
@@ -281,7 +281,7 @@ def _open_folder(folder: Path, columns: NamedColumns) -> Documents:
 
 def _read_whole_file(path: Path, folder: Path, number: int) -> Record | None:
     """Return a whole file as one document, or as Skipped if it cannot be read; None if it is blank."""
-    name = _unicode_name(path)
+    name = _decode_name(path)
     _, is_compressed = format_of(path)
     try:
         content = path.read_bytes()
@@ -302,9 +302,9 @@ def _read_whole_file(path: Path, folder: Path, number: int) -> Record | None:
     is_in_subfolder = len(relative_path.parts) > 1
     return Document(
         number=number,
-        id=_unicode_name(relative_path),
+        id=_decode_name(relative_path),
         text=text,
-        source=_unicode_name(Path(relative_path.parts[0])) if is_in_subfolder else None,
+        source=_decode_name(Path(relative_path.parts[0])) if is_in_subfolder else None,
         path=name,
         line=1,
         is_whole_file=True,
@@ -312,7 +312,7 @@ def _read_whole_file(path: Path, folder: Path, number: int) -> Record | None:
     )
 
 
-def _unicode_name(path: Path) -> str:
+def _decode_name(path: Path) -> str:
     # The bytes of a file name need not be UTF-8.
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
@@ -408,7 +408,7 @@ class Reader:
         self.meter.total = size or self.meter.total
         suffix, is_compressed = format_of(path)
         self.text_columns = ()
-        self.path = _unicode_name(path)
+        self.path = _decode_name(path)
         self.name = self.path
         if suffix == PARQUET:
             yield from self.make_records(self.read_parquet_rows(path))
@@ -474,7 +474,7 @@ class Reader:
                     self._note_unread([row.value])
             yield row
         if objects:
-            self._require_named_columns(_column_names(objects))
+            self._require_named_columns(_list_columns(objects))
         elif first_rows:
             raise InputError(f"{self.name} has no columns: its rows are not objects")
         yield from rows
@@ -514,7 +514,7 @@ class Reader:
             if isinstance(value_read, RepeatedKeys):
                 line = "" if row.line is None else f", line {row.line}"
                 raise InputError(f"{self.name}{line}: the key {value_read.key!r} occurs twice: remove one")
-        problem = _problem_with_text(value_of_column)
+        problem = _describe_problem(value_of_column)
         if problem:
             return Skipped(place, problem)
         # Of several columns, some may be missing.
@@ -570,7 +570,7 @@ class Reader:
                     self.choose_columns([value])
                 yield Row(place, line=None, value=value)
             else:
-                yield Row(place, line=None, value=Skipped(place, f"the text is {_type_in_words(value)}"))
+                yield Row(place, line=None, value=Skipped(place, f"the text is {_describe_type(value)}"))
 
     def choose_columns(self, objects: Sequence[Mapping[Any, Any]], header: Sequence[str] = ()) -> None:
         """Set `text_columns`, `id_column` and `source_column`.
@@ -584,7 +584,7 @@ class Reader:
         Raises:
             InputError: A column that the user named is missing, or the text column cannot be determined.
         """
-        self._require_named_columns(_column_names(objects, header))
+        self._require_named_columns(_list_columns(objects, header))
         self._set_columns(objects, header)
 
     def _require_named_columns(self, present: Sequence[str]) -> None:
@@ -595,7 +595,7 @@ class Reader:
 
     def _set_columns(self, objects: Sequence[Mapping[Any, Any]], header: Sequence[str]) -> None:
         """Set the columns as `choose_columns` does, although one that the user named may be missing."""
-        present = _column_names(objects, header)
+        present = _list_columns(objects, header)
         # The columns with strings. If there are no rows yet, any column of the header may have them.
         textual = {str(key) for values in objects for key, value in values.items() if isinstance(value, str)}
         textual = textual or set(header)
@@ -657,7 +657,7 @@ class Reader:
         )
 
 
-def _column_names(objects: Iterable[Mapping[Any, Any]], header: Sequence[str] = ()) -> list[str]:
+def _list_columns(objects: Iterable[Mapping[Any, Any]], header: Sequence[str] = ()) -> list[str]:
     keys = (str(key) for values in objects for key in values)
     return list(dict.fromkeys([*header, *keys]))
 
@@ -672,11 +672,11 @@ def column_with(name: str, present: Sequence[str]) -> str | None:
     return column
 
 
-def _problem_with_text(value_of_column: Mapping[str, Any]) -> str:
+def _describe_problem(value_of_column: Mapping[str, Any]) -> str:
     """Say what is wrong with the values of a record's text columns; return an empty text if nothing is."""
     for column, value in value_of_column.items():
         if value is not None and not isinstance(value, str):
-            return f"column {column!r} is {_type_in_words(value)}"
+            return f"column {column!r} is {_describe_type(value)}"
     if any(value is not None for value in value_of_column.values()):
         return ""
     if len(value_of_column) == 1:
@@ -684,5 +684,5 @@ def _problem_with_text(value_of_column: Mapping[str, Any]) -> str:
     return f"columns {' and '.join(value_of_column)} are missing"
 
 
-def _type_in_words(value: object) -> str:
+def _describe_type(value: object) -> str:
     return "missing" if value is None else f"{type(value).__name__}, not text"

@@ -133,8 +133,8 @@ class _PairTask(Task):
         queries = similarity.prepared(vectors["query"])
         documents = similarity.prepared(vectors["document"])
         # Each distinct text has one vector, so texts of several pairs are looked up.
-        first = queries[_indices_in(self.texts["query"], self.first)]
-        second = documents[_indices_in(self.texts["document"], self.second)]
+        first = queries[_find_indices(self.texts["query"], self.first)]
+        second = documents[_find_indices(self.texts["document"], self.second)]
         return similarity.of_pairs(first, second)[:, None]  # shape (pairs, 1)
 
     @cached_property
@@ -142,7 +142,7 @@ class _PairTask(Task):
         return np.array(self.gold, dtype=np.float64)
 
 
-def _indices_in(distinct: Sequence[str], names: Sequence[str]) -> NDArray[np.intp]:
+def _find_indices(distinct: Sequence[str], names: Sequence[str]) -> NDArray[np.intp]:
     index_of = {name: index for index, name in enumerate(distinct)}
     return np.array([index_of[name] for name in names], dtype=np.intp)
 
@@ -255,7 +255,7 @@ class ClusteringTask(Task):
 
     @cached_property
     def _gold_labels(self) -> NDArray[np.intp]:
-        return _indices_in(self._label_names, self.labels)
+        return _find_indices(self._label_names, self.labels)
 
 
 def v_measures(gold: NDArray[np.intp], clusters: NDArray[np.intp], label_count: int) -> NDArray[np.float64]:
@@ -353,7 +353,7 @@ class ClassificationTask(Task):
         """Predict the label of each test text."""
         from sklearn.linear_model import LogisticRegression
 
-        train_labels = _indices_in(self._label_names, self.train_labels)
+        train_labels = _find_indices(self._label_names, self.train_labels)
         model = LogisticRegression(max_iter=1000, random_state=seed)
         model.fit(similarity.prepared(vectors["train"]), train_labels)
         predicted = model.predict(similarity.prepared(vectors["test"]))
@@ -373,7 +373,7 @@ class ClassificationTask(Task):
 
     @cached_property
     def _gold_labels(self) -> NDArray[np.intp]:
-        return _indices_in(self._label_names, self.test_labels)
+        return _find_indices(self._label_names, self.test_labels)
 
 
 # Number of folds, as in the transfer tasks of SentEval (Conneau and Kiela 2018).
@@ -447,7 +447,7 @@ class PairTransferTask(ClassificationTask):
         train_features = _make_pair_features(prepared["train"], prepared["train_second"])
         test_features = _make_pair_features(prepared["query"], prepared["document"])
         model = LogisticRegression(max_iter=1000, random_state=seed)
-        model.fit(train_features, _indices_in(self._label_names, self.train_labels))
+        model.fit(train_features, _find_indices(self._label_names, self.train_labels))
         return np.asarray(model.predict(test_features), np.float64)[:, None]  # shape (pairs, 1)
 
 

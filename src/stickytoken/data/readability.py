@@ -83,7 +83,7 @@ def drop_indistinguishable(corpus: Corpus, tokenizer: RoundTripTokenizer) -> Cor
     for start in range(0, len(texts), _CHUNK):
         chunk = texts[start : start + _CHUNK]
         for index, (ids, spans) in enumerate(tokenizer.encode_with_spans(chunk), start):
-            unread = _unread_characters(texts[index], ids, spans, tokenizer.unknown_id)
+            unread = _count_unread_characters(texts[index], ids, spans, tokenizer.unknown_id)
             if unread == 0:
                 # The tokenizer reads every character, so two sentences with the same ids can differ only in
                 # what the tokenizer ignores on purpose, such as case or spaces. The two sentences mean the
@@ -93,7 +93,7 @@ def drop_indistinguishable(corpus: Corpus, tokenizer: RoundTripTokenizer) -> Cor
             if tuple(ids) in earlier_ids:
                 repeated_indices.add(index)
             earlier_ids.add(tuple(ids))
-    share = unread_total / max(1, sum(map(_visible_length, texts)))
+    share = unread_total / max(1, sum(map(_count_visible_characters, texts)))
     if isinstance(corpus, PairCorpus):
         return replace(corpus, unknown=share)
     distinct_indices = [index for index in range(len(texts)) if index not in repeated_indices]
@@ -109,7 +109,7 @@ def drop_indistinguishable(corpus: Corpus, tokenizer: RoundTripTokenizer) -> Cor
     )
 
 
-def _unread_characters(
+def _count_unread_characters(
     text: str, ids: Sequence[int], spans: Sequence[tuple[int, int]] | None, unknown_id: int | None
 ) -> float:
     """Return the number of characters, except white space, that a tokenizer drops or does not know.
@@ -127,7 +127,7 @@ def _unread_characters(
     if spans is None:
         # Without any ids, the tokenizer has read nothing.
         unknown_share = ids.count(unknown_id) / len(ids) if ids else 1.0
-        return _visible_length(text) * unknown_share
+        return _count_visible_characters(text) * unknown_share
     unread = 0
     # Spans may overlap: a token that only marks the beginning of a word has the span of the word's first
     # character. These two positions ensure that no character is counted twice.
@@ -135,14 +135,14 @@ def _unread_characters(
     unknown_until = 0  # end of the unknown characters that have been counted so far
     for token_id, (begin, end) in zip(ids, spans, strict=True):
         dropped = text[covered_until:begin]
-        unread += _readable_length(dropped)
+        unread += _count_readable_characters(dropped)
         covered_until = max(covered_until, end)
         if token_id == unknown_id:
             unknown = text[max(begin, unknown_until) : end]
-            unread += _visible_length(unknown)
+            unread += _count_visible_characters(unknown)
             unknown_until = max(unknown_until, end)
     dropped_at_end = text[covered_until:]
-    return unread + _readable_length(dropped_at_end)
+    return unread + _count_readable_characters(dropped_at_end)
 
 
 # Unicode categories whose characters normalizers drop on purpose: marks on letters, control and format
@@ -150,10 +150,10 @@ def _unread_characters(
 _DROPPED_ON_PURPOSE = ("Mn", "Me", "Cc", "Cf")
 
 
-def _readable_length(text: str) -> int:
+def _count_readable_characters(text: str) -> int:
     visible = (character for character in text if not character.isspace())
     return sum(unicodedata.category(character) not in _DROPPED_ON_PURPOSE for character in visible)
 
 
-def _visible_length(text: str) -> int:
+def _count_visible_characters(text: str) -> int:
     return sum(map(len, text.split()))

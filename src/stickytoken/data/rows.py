@@ -286,7 +286,7 @@ def json_rows(stream: Iterable[bytes], name: str, meter: Meter, suffix: str) -> 
         chunks = chain(beginning, chunks)
         is_array = b"".join(beginning).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
         if is_array:
-            yield from _array_rows(b"".join(chunks), name, meter)
+            yield from _read_array_rows(b"".join(chunks), name, meter)
             return
     for number, row in enumerate(text_rows(chunks, name, meter)):
         value = _parse(row.value, name, row.place) if isinstance(row.value, str) else row.value
@@ -313,7 +313,7 @@ def _parse(text: str, name: str, place: str) -> Any:
         return Skipped(f"{name}, {place}", f"not JSON: {error}")
 
 
-def _array_rows(content: bytes, name: str, meter: Meter) -> Iterator[Row]:
+def _read_array_rows(content: bytes, name: str, meter: Meter) -> Iterator[Row]:
     """Yield the elements of a JSON array, with their places in the file.
 
     Positions are counted in characters of the decoded text, offsets in bytes of the file.
@@ -383,14 +383,14 @@ class Dialect:
     def records(self, texts: Iterable[str]) -> Iterator[list[str]]:
         """Split lines, each with its line ending, into records, and the records into fields."""
         quoting: Any = csv.QUOTE_MINIMAL if self.quoted else csv.QUOTE_NONE
-        return _with_long_fields(csv.reader(texts, delimiter=self.delimiter, quoting=quoting))
+        return _read_long_fields(csv.reader(texts, delimiter=self.delimiter, quoting=quoting))
 
 
 # Maximum number of characters in a field. The default of the csv module, 128 KiB, is shorter than documents.
 _LONGEST_FIELD = min(sys.maxsize, 2**31 - 1)
 
 
-def _with_long_fields(reader: Iterator[list[str]]) -> Iterator[list[str]]:
+def _read_long_fields(reader: Iterator[list[str]]) -> Iterator[list[str]]:
     """Yield the records of a reader of the csv module, whose fields may be longer than its default limit.
 
     The limit is one of the whole process, so it is raised only while a record is read.
@@ -425,7 +425,7 @@ def dialect_of(path: Path, suffix: str, delimiter: str | None) -> Dialect:
     header: list[str] = []
     has_quotes = False
     has_doubled_quotes = False
-    for fields in plain.records(_decoded_lines(path)):
+    for fields in plain.records(_read_decoded_lines(path)):
         if not fields:
             continue
         header = header or fields  # the first record
@@ -441,8 +441,8 @@ def dialect_of(path: Path, suffix: str, delimiter: str | None) -> Dialect:
     quoted_count = 0
     quoted_damaged = 0
     try:
-        reader = csv.reader(_decoded_lines(path), delimiter=dialect.delimiter, strict=True)
-        for fields in _with_long_fields(reader):
+        reader = csv.reader(_read_decoded_lines(path), delimiter=dialect.delimiter, strict=True)
+        for fields in _read_long_fields(reader):
             if fields:
                 quoted_header = quoted_header or fields
                 quoted_count += 1
@@ -457,7 +457,7 @@ def dialect_of(path: Path, suffix: str, delimiter: str | None) -> Dialect:
     return dialect if is_proven and not spans_lines else plain
 
 
-def _decoded_lines(path: Path) -> Iterator[str]:
+def _read_decoded_lines(path: Path) -> Iterator[str]:
     with open_rows_file(path) as (stream, _):
         for line in lines(stream, str(path), Meter()):
             text, _ = decode(line.content)

@@ -78,7 +78,7 @@ def _make_classification_of_folder(folder: Path) -> Task:
     return _make_classification(train, test, folder)
 
 
-def _task_name(path: Path) -> str:
+def _make_task_name(path: Path) -> str:
     """Return a task name: the file name without extension.
 
     If the file name is only the name of a split, such as ``test``, the folder name is put in front of it.
@@ -97,10 +97,10 @@ def _make_pairs(table: Table) -> Task:
     if has_scores:
         if len(gold) < 3 or len(set(gold)) == 1:
             raise InputError(f"{path}: a correlation needs at least 3 pairs, and scores that differ")
-        return metrics.SimilarityTask(_task_name(path), first, second, gold)
+        return metrics.SimilarityTask(_make_task_name(path), first, second, gold)
     if set(gold) != {0.0, 1.0}:
         raise InputError(f"{path}: labels of pairs must be 0 or 1, and both must occur")
-    return metrics.PairClassificationTask(_task_name(path), first, second, gold)
+    return metrics.PairClassificationTask(_make_task_name(path), first, second, gold)
 
 
 def _make_reranking(table: Table) -> Task:
@@ -126,7 +126,7 @@ def _make_reranking(table: Table) -> Task:
         candidates[query_id] = tuple(dict.fromkeys(document_ids))
         relevant[query_id] = {id_of[text]: 1 for text in positive}
     documents = {document_id: text for text, document_id in id_of.items()}
-    return metrics.RerankingTask(_task_name(path), queries, documents, relevant, candidates)
+    return metrics.RerankingTask(_make_task_name(path), queries, documents, relevant, candidates)
 
 
 def _make_split_classification(table: Table) -> Task:
@@ -162,7 +162,7 @@ def _make_cross_validated(table: Table) -> Task:
                 f"{path}: the label {label!r} has {count} texts, but {metrics.FOLDS} folds need at least one "
                 "in each: remove its texts, or merge it with another label"
             )
-    return metrics.CrossValidatedTask(_task_name(path), texts, labels, texts, labels)
+    return metrics.CrossValidatedTask(_make_task_name(path), texts, labels, texts, labels)
 
 
 def _make_pair_transfer(table: Table) -> Task:
@@ -178,7 +178,7 @@ def _make_pair_transfer(table: Table) -> Task:
             f"{path}: the label {unseen_labels[0]!r} is missing from the training pairs: remove its pairs"
         )
     return metrics.PairTransferTask(
-        _task_name(path),
+        _make_task_name(path),
         train=train.filled_texts("sentence1"),
         train_second=train.filled_texts("sentence2"),
         train_labels=train_labels,
@@ -202,7 +202,7 @@ def _make_classification(train: Table, test: Table, path: Path) -> Task:
                 "remove its texts, or merge it with another label"
             )
     _require_two_labels(counts, path)
-    return ClassificationTask(_task_name(path), train_texts, train_labels, test_texts, test_labels)
+    return ClassificationTask(_make_task_name(path), train_texts, train_labels, test_texts, test_labels)
 
 
 def _make_clustering(table: Table) -> Task:
@@ -217,7 +217,7 @@ def _make_clustering(table: Table) -> Task:
                 f"{path}: the label {label!r} occurs only once: remove the text, or merge the label with "
                 "another"
             )
-    return metrics.ClusteringTask(_task_name(path), texts, labels)
+    return metrics.ClusteringTask(_make_task_name(path), texts, labels)
 
 
 def _require_two_labels(counts: Counter[str], path: Path) -> None:
