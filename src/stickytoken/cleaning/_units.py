@@ -196,7 +196,7 @@ class UnitReader:
             return key
         bounds = {0, len(key)}  # where the units begin and end, in the key
         for repeat in repeats:
-            root = re.escape(repeat["other"] or repeat["flagged"])
+            root = re.escape(repeat["other"] or repeat["flagged"])  # the text of one copy
             bounds.update(repeat.start() + copy.start() for copy in re.finditer(root, repeat[0]))
             bounds.add(repeat.end())
         cuts = sorted(bounds)

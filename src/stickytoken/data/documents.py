@@ -457,10 +457,11 @@ class Reader:
         yield from chain(first_rows, rows)
 
     def with_columns_at_once(self, rows: Iterator[Row]) -> Iterator[Row]:
-        """Yield each row before the next is read; the columns are chosen from the first object alone.
+        """Yield each row before the next is read: who writes to standard input may wait for each answer.
 
-        It may lack a column that the user named. The error for a column that none of the first rows has is
-        raised after these rows, or at the end of a shorter stream.
+        The columns are chosen from the first object alone, which may lack one that the user named. The error
+        for a column that none of the first rows has is raised after these rows, or at the end of a shorter
+        stream.
         """
         first_rows = []
         objects: list[Mapping[Any, Any]] = []
@@ -474,7 +475,7 @@ class Reader:
                     self._note_unread([row.value])
             yield row
         if objects:
-            self._require_named_columns(_list_columns(objects))
+            self._require_named_columns(_collect_columns(objects))
         elif first_rows:
             raise InputError(f"{self.name} has no columns: its rows are not objects")
         yield from rows
@@ -584,7 +585,7 @@ class Reader:
         Raises:
             InputError: A column that the user named is missing, or the text column cannot be determined.
         """
-        self._require_named_columns(_list_columns(objects, header))
+        self._require_named_columns(_collect_columns(objects, header))
         self._set_columns(objects, header)
 
     def _require_named_columns(self, present: Sequence[str]) -> None:
@@ -595,7 +596,7 @@ class Reader:
 
     def _set_columns(self, objects: Sequence[Mapping[Any, Any]], header: Sequence[str]) -> None:
         """Set the columns as `choose_columns` does, although one that the user named may be missing."""
-        present = _list_columns(objects, header)
+        present = _collect_columns(objects, header)
         # The columns with strings. If there are no rows yet, any column of the header may have them.
         textual = {str(key) for values in objects for key, value in values.items() if isinstance(value, str)}
         textual = textual or set(header)
@@ -657,7 +658,7 @@ class Reader:
         )
 
 
-def _list_columns(objects: Iterable[Mapping[Any, Any]], header: Sequence[str] = ()) -> list[str]:
+def _collect_columns(objects: Iterable[Mapping[Any, Any]], header: Sequence[str] = ()) -> list[str]:
     keys = (str(key) for values in objects for key in values)
     return list(dict.fromkeys([*header, *keys]))
 

@@ -246,6 +246,7 @@ def unicode_text(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
+        # In UTF-16, two surrogates that belong together become the character that they stand for.
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
 
