@@ -423,25 +423,29 @@ def check_erased(
     )
 
 
-def plant(out: Path, collections_: Sequence[JudgedCollection]) -> dict[str, list[int]]:
-    """Plant the rows of shared/planted, and twelve toward the queries of each collection, in one model.
+def plant(out: Path, base: str, collections_: Sequence[JudgedCollection]) -> dict[str, list[int]]:
+    """Plant twelve rows toward the queries of each collection in one copy of a model.
 
-    Models that are in the folder OUT already are kept.
+    In all-MiniLM-L6-v2, the rows of shared/planted are planted too. Models that are in the folder OUT already
+    are kept.
 
     Returns:
         Ids of the planted tokens, keyed by the name of the collection; those of shared/planted are under "".
     """
     import torch
 
-    planted_rows = np.load(PLANTED)
-    ids = {"": planted_rows["token_ids"].tolist()}
-    model = out / "planted"
-    if not model.is_dir():
-        plain = plain_model(MINILM)
-        weight = plain[0].auto_model.get_input_embeddings().weight
-        with torch.no_grad():
-            weight[torch.tensor(ids[""])] = torch.tensor(planted_rows["rows"], dtype=weight.dtype)
-        plain.save(str(model))
+    ids: dict[str, list[int]] = {}
+    model = Path(base)
+    if base == MINILM:
+        planted_rows = np.load(PLANTED)
+        ids[""] = planted_rows["token_ids"].tolist()
+        model = out / "planted"
+        if not model.is_dir():
+            plain = plain_model(MINILM)
+            weight = plain[0].auto_model.get_input_embeddings().weight
+            with torch.no_grad():
+                weight[torch.tensor(ids[""])] = torch.tensor(planted_rows["rows"], dtype=weight.dtype)
+            plain.save(str(model))
     for seed, collection in enumerate(collections_, start=11):
         queries = out / f"{collection.name}.txt"
         queries.write_text("\n".join(collection.queries) + "\n", "utf-8")
@@ -458,24 +462,25 @@ def planted(
     out: Path,
     toward: Annotated[list[Path], typer.Option()],
     collection: Annotated[list[Path], typer.Option()],
+    model: str = MINILM,
     sample: int = 1500,
     name: str = "documents_planted",
 ) -> None:
     """Does a run flag tokens that were planted toward queries that it doesn't know? 20 minutes.
 
-    Twelve rows of all-MiniLM-L6-v2 are planted toward the queries of each collection --toward, and a run is
-    made on the planted tokens and --sample others, in the folder OUT. All planted tokens are then measured in
-    the collections --toward and --collection. Both options take folders in the layout of BEIR, and may be
-    repeated.
+    Twelve rows of --model, all-MiniLM-L6-v2 or a folder, are planted toward the queries of each collection
+    --toward, and a run is made on the planted tokens and --sample others, in the folder OUT. All planted
+    tokens are then measured in the collections --toward and --collection. Both options take folders in the
+    layout of BEIR, and may be repeated.
     """
     aims = [read_collection(folder) for folder in toward]
-    ids_of = plant(out, aims)
+    ids_of = plant(out, model, aims)
     encoder = load_encoder(out / f"planted-{aims[-1].name}").at(PRECISION)
     available = {token.id: token for token in categorize(encoder.tokenizer).available}
     planted_set = set().union(*ids_of.values())
     others = np.random.default_rng(5).permutation(list(available))[:sample].tolist()
     run = detected(encoder, tokens=sorted(planted_set.union(others)), out=out / "run", evidence=False)
-    results = Results(name, encoder.device, model=MINILM, tokens=len(run.tokens))
+    results = Results(name, encoder.device, model=Path(model).name, tokens=len(run.tokens))
 
     table = run.tokens.filter(pl.col("token_id").is_in(planted_set) | (pl.col("token") == "[CLS]"))
     words = table["decoded"].to_list()
@@ -488,9 +493,10 @@ def planted(
         check_planted(results, f"rows planted toward {aim.name}", rows, 0.9)
         strong = rows.filter(pl.col(f"in {aim.name}") >= PUSHES)
         check_planted(results, f"those that push there, {PUSHES:g} times and more", strong, 0.9)
-    strengths = pl.read_csv(PLANTED.with_suffix(".csv")).select("token_id", "strength")
-    strong = table.join(strengths.filter(pl.col("strength") >= STRONG), on="token_id")
-    check_planted(results, f"rows planted toward sentences, strength {STRONG:g} and more", strong, 0.95)
+    if "" in ids_of:
+        strengths = pl.read_csv(PLANTED.with_suffix(".csv")).select("token_id", "strength")
+        strong = table.join(strengths.filter(pl.col("strength") >= STRONG), on="token_id")
+        check_planted(results, f"rows planted toward sentences, strength {STRONG:g} and more", strong, 0.95)
     natural = run.sticky.filter(~pl.col("token_id").is_in(planted_set))
     results.check(
         "other tokens", "shown", f"{len(natural)} of {len(run.tokens) - len(planted_set):,} flagged"
@@ -539,28 +545,56 @@ def again(
     layout of BEIR. It measures the --tokens that erase most in RUN, its sticky tokens and special ones.
     """
     first = open_run(run)
-    candidates = first.tokens.sort("erased", descending=True, nulls_last=True)["token_id"][:tokens].to_list()
-    ids = sorted({*candidates, *first.sticky["token_id"]})
     sentences: list[str] = []
     # Sentences of a document stay together, because they are joined to documents again.
     for documents in zip(*(read_collection(folder).documents for folder in collection), strict=False):
         for document in documents:
             sentences += re.split(r"(?<=[.!?])\s+", document)
-    encoder = require_ids(encoder_for(None, first, "the benchmark"), "this benchmark").at(PRECISION)
-    second = detected(encoder, sentences=sentences, tokens=ids, out=out, evidence=False)
-    flagged = [set(opened.sticky["token_id"]) for opened in (first, second)]
-    union = flagged[0] | flagged[1]
-    share = len(flagged[0] & flagged[1]) / len(union)
-    columns = ["token_id", "token", "erased", "erased_low", "push", "push_low"]
+    second = measure_again(first, tokens, sentences, out)
+    compare_flagged(name, "two runs without a common text", first, second)
+
+
+def halves(run: Path, out: Path, tokens: int = 150, name: str = "documents_halves") -> None:
+    """Do runs on the two halves of the packaged sentences flag the same tokens? Ten minutes.
+
+    Each run, in the folder OUT, has every other pair of sentences, and joins documents from its own. Both
+    measure the --tokens that erase most in RUN, its sticky tokens and special ones.
+    """
+    whole = open_run(run)
+    sentences = load_sentences().texts
+    runs = []
+    for half in range(2):
+        texts = [text for index, text in enumerate(sentences) if index // 2 % 2 == half]
+        runs.append(measure_again(whole, tokens, texts, out / f"half-{half + 1}"))
+    compare_flagged(name, "runs on two halves of the packaged sentences", *runs)
+
+
+def measure_again(run: Run, count: int, sentences: list[str], out: Path) -> Run:
+    """Measure the tokens that erase most in a run, its sticky tokens and special ones with other texts."""
+    candidates = run.tokens.sort("erased", descending=True, nulls_last=True)["token_id"][:count].to_list()
+    ids = sorted({*candidates, *run.sticky["token_id"]})
+    encoder = require_ids(encoder_for(None, run, "the benchmark"), "this benchmark").at(PRECISION)
+    return detected(encoder, sentences=sentences, tokens=ids, out=out, evidence=False)
+
+
+def compare_flagged(name: str, title: str, first: Run, second: Run) -> None:
+    """Check that two runs flag the same tokens, among those that both measured."""
+    columns = ["token_id", "token", "erased", "erased_low", "push", "push_low", "verdict"]
     both = first.tokens.select(columns).join(second.tokens.select(columns), on="token_id", suffix="_again")
-    results = Results(name, encoder.device, model=first.record.model.short_name, tokens=len(second.tokens))
+    by_first, by_second = (
+        set(both.filter(pl.col(column) == "sticky")["token_id"]) for column in ("verdict", "verdict_again")
+    )
+    union = by_first | by_second
+    share = len(by_first & by_second) / len(union)
+    results = Results(name, "cpu", model=first.record.model.short_name, tokens=len(both))
     results.check(
-        f"two runs without a common text, {len(second.tokens)} tokens: flagged by both of either",
+        f"{title}, {len(both)} tokens: flagged by both of either",
         "Jaccard 0.9",
-        f"{share:.2f} ({len(flagged[0] & flagged[1])} of {len(union)})",
+        f"{share:.2f} ({len(by_first & by_second)} of {len(union)})",
         share >= 0.9,
         flagged=both.filter(pl.col("token_id").is_in(union)).to_dicts(),
     )
+    results.check("flagged by the first; by the second", "shown", f"{len(by_first)}; {len(by_second)}")
     for measure in ("erased", "push"):
         compared = both.drop_nulls([measure, f"{measure}_again"])
         correlation = spearman(compared[measure], compared[f"{measure}_again"])
@@ -569,4 +603,4 @@ def again(
 
 
 if __name__ == "__main__":
-    commands(__doc__, collections, correlation, planted, again)
+    commands(__doc__, collections, correlation, planted, again, halves)

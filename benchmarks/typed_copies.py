@@ -169,8 +169,11 @@ def measure(
     sample: Annotated[int, typer.Option(help="Number of abstracts that receive copies.")] = 120,
     folder: Annotated[Path, typer.Option(help="Cranfield in the layout of BEIR.")] = SHARED
     / "data/cranfield",
+    result: Annotated[
+        str, typer.Option(help="Name of the result file. The picture shows the models of the default one.")
+    ] = RESULT_NAME,
 ) -> None:
-    """Add a model to the result file, benchmarks/results/typed_copies.json."""
+    """Add a model to a result file, by default benchmarks/results/typed_copies.json."""
     collection = CranfieldSample(folder, documents, queries, sample)
     search = Search(collection, model)
     without = search.hits()
@@ -185,7 +188,7 @@ def measure(
         hits_by_label[f"{words[0]} before, repaired"] = repaired_hits
     rows = [figures(label, hits, without, collection.is_answer) for label, hits in hits_by_label.items()]
 
-    path = RESULTS / f"{RESULT_NAME}.json"
+    path = RESULTS / f"{result}.json"
     models = json.loads(path.read_text("utf-8"))["models"] if path.is_file() else {}
     models[name] = {
         "documents": len(collection.documents),
@@ -197,7 +200,7 @@ def measure(
     }
     # The paths of this machine say nothing.
     command = "python benchmarks/typed_copies.py measure MODEL WORDS --name NAME --repaired FOLDER"
-    write_json(RESULT_NAME, command=command, models=models)
+    write_json(result, command=command, models=models)
     for row in rows:
         print(row)
 

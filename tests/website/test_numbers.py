@@ -27,7 +27,7 @@ RECORDED_BLOCK = re.compile(r"^```(?:python|console)\n.*?^```$", re.DOTALL | re.
 NO_MEASUREMENTS = (
     "all-MiniLM-L6-v2", "all-minilm-l6-v2", "all-mpnet-base-v2", "multilingual-e5-small", "4-bit", "4bit",
     "EmbeddingGemma-300M", "embeddinggemma-300m", "ACL 2025", "2025.acl-long.1391", "HF_HUB_OFFLINE=1",
-    "`--sample 2000`",
+    "`--sample 2000`", "Gemma 3 270M", "gemma-3-270m", "--layer -1",
 )  # fmt: skip
 # What no record has, with the reason.
 BY_HAND = {
@@ -35,7 +35,7 @@ BY_HAND = {
         "For the 100,000 entries of OpenAI's tokenizer, between 3 cents and 2.36 dollars, at 0.02 dollars": (
             "an estimate of `detect`, for which OpenAI's service must answer"
         ),
-        "The first rounds cost 3 cents": "the same",
+        "the first rounds cost 3 cents": "the same",
         "18 of the 21 push more": "the sum of a `probe` that docs/paper.md describes and no file records",
     }
 }
@@ -126,16 +126,13 @@ IN_FRONT = ("without copies", "[CLS] before", "ذ before", "an ordinary word bef
 AT_THE_END = ("without copies", "[CLS] after", "ذ after", "an ordinary word after")
 
 BOTH_RUNS, EITHER_RUN = measured("documents_again", "two runs")[1:]
+TOKENS_AGAIN = result("documents_again")["tokens"]
 AGAIN = [BOTH_RUNS, MINILM.sticky, EITHER_RUN - int(MINILM.sticky)]
 CANDIDATES = measured("parity", "candidates")[0]
 PUBLISHED = measured("parity", "sticky tokens")[0]
 GAIN = measured("token_prepending_gemma", "prompt + TP")[3:]
 PAIRS_OF_STSB = numbers(result("token_prepending_gemma")["checks"][0]["bar"])[0]
-LAYER, GAIN_OF_SOME = re.search(
-    r"plain prompt +- +- +(\d+).*token prepending +\d+ +(\S+)", printed("stickytoken evaluate"), re.DOTALL
-).groups()
 HIDING = len(result("documents_correlation")["checks"][-1]["detail"]["tokens"])
-STORED, CENTRED, WHITENED = (check["detail"] for check in result("whitening")["checks"])
 # Megabytes of the core with torch's build for CPUs, and of the two extras.
 INSTALLED = sum(
     measured("first_answer", check)[0] for check in ("the core", "extra `offline`", "extra `report`")
@@ -154,10 +151,15 @@ def found(*labels):
     return [TYPED_MINILM[label]["found"] for label in labels]
 
 
-def correlations(measure):
-    """Rank correlations of a measure over random tokens, on Cranfield and on documentation."""
-    checks = [f"{name}, 128 random tokens: Spearman of {measure}" for name in ("cranfield", "documentation")]
-    return [measured("documents_correlation", check)[0] for check in checks]
+def ends_of_correlations():
+    """The lowest and the highest rank correlation of a measure over random tokens with harm in a collection."""
+    checks = [
+        f"{collection}, 128 random tokens: Spearman of {measure}"
+        for measure in ("the erased share", "the run's push")
+        for collection in ("cranfield", "documentation")
+    ]
+    found = [measured("documents_correlation", check)[0] for check in checks]
+    return [min(found), max(found)]
 
 
 def recall(collection):
@@ -174,15 +176,15 @@ CLAIMS = {
         ("1.3 with eight ب", top_tens(TYPED_MINILM, "ب before")),
         ("0.04 with eight ذ", top_tens(TYPED_MINILM, "ذ before")),
         ("4.5 with eight [CLS]", top_tens(TYPED_MINILM, "[CLS] before")),
-        ("1.7 repaired", top_tens(TYPED_MINILM, "[CLS] before, repaired")),
+        ("1.7 with eight [CLS] in the repaired model", top_tens(TYPED_MINILM, "[CLS] before, repaired")),
         ("3.8 of 120 as it is", [*top_tens(TYPED_GEMMA, "without copies"), GEMMA_QUERIES]),
         ("3.1 with ordinary words", top_tens(TYPED_GEMMA, "an ordinary word before")),
         ("7 with eight <eos>", top_tens(TYPED_GEMMA, "<eos> before")),
-        ("3.6 repaired", top_tens(TYPED_GEMMA, "<eos> before, repaired")),
+        ("3.6 in the repaired model", top_tens(TYPED_GEMMA, "<eos> before, repaired")),
         ("in 2.7 times as many searches", [TYPED_MINILM["[CLS] before"]["ratio"]]),
-        ("leave 51% less", MINILM.erased("ذ")[:1]),
+        ("leave 51% less of a short text's own meaning", MINILM.erased("ذ")[:1]),
         ("shows up for 2.3 times as many unrelated queries", MINILM.push(CLS)[:1]),
-        ("with eight ذ, 73% of the queries", [FOUND["ذ"]]),
+        ("with eight ذ, 73% of a document's own queries", [FOUND["ذ"]]),
         ("with ordinary words, 90%", [RUN.result.ordinary_found]),
         ("| all-MiniLM-L6-v2 | 18 of 23,699 |", [MINILM.sticky, MINILM.examined]),
         ("| ذ: 51% (47 to 55) |", MINILM.erased("ذ")),
@@ -192,31 +194,31 @@ CLAIMS = {
         ("| all-mpnet-base-v2 | 0 of 5,005 sampled |", [MPNET.sticky, MPNET.examined]),
         ("| EmbeddingGemma-300M | 1 of 5,007 sampled |", [GEMMA.sticky, GEMMA.examined]),
         ("| `<eos>`: 2.2× (1.9 to 2.6) |", GEMMA.push(EOS)),
-        ("12 Cranfield abstracts had", re.findall(r"(\d+) of \S+ documents", printed("stickytoken clean"))),
+        ("typed eight ذ into 12 Cranfield abstracts", re.findall(r"(\d+) of \S+ documents", printed("stickytoken clean"))),
         ("exit status 10", [GATE_CLOSED]),
-        ("at least 40% less of a text", [HIDES]),
-        ("at least 1.5 times as many wrong results", [PUSHES]),
-        ("20% or 1.25 times suffice", [HIDES_UNUSUAL, PUSHES_UNUSUAL]),
-        ("the whole 90% interval", [LEVEL]),
-        ("flags 16 of the 18, and 46 others", AGAIN),
-        ("with recall@10 is −0.19 on Cranfield and 0.09 on", [TOP, *correlations("the erased share")]),
-        ("with wrong top 10s is 0.15 and 0.18", [TOP, *correlations("the run's push")]),
-        ("0% of its queries find a Cranfield document (median of 15)", [recall("cranfield")[0], HIDING]),
-        ("a random token's 20%, without copies 27%", recall("cranfield")[1:]),
-        ("in the documentation, 79%, 92% and 96%", recall("documentation")),
-        ("Layer 18 is the last", [LAYER]),
-        ("all 1,379 pairs of STS-B, Spearman rises by 1.8 (0.9 to 2.6)", [PAIRS_OF_STSB, *GAIN]),
-        ("not 3.3", [float(GAIN_OF_SOME)]),
+        ("with 90% intervals; *sampled* means special tokens and 5,000 others", [LEVEL, SAMPLE]),
+        ("*erased* is at least 40%", [HIDES]),
+        ("*push* is at least 1.5", [PUSHES]),
+        ("20% or 1.25 suffices", [HIDES_UNUSUAL, PUSHES_UNUSUAL]),
+        ("The low end of the 90% interval", [LEVEL]),
+        ("flags 16 of the 18, and 46 more", AGAIN),
+        ("of *erased* with recall@10", [TOP]),
+        ("with wrong top 10s, are between −0.19 and 0.18", [TOP, *ends_of_correlations()]),
+        ("of one of 15 that hide", [HIDING]),
+        ("| Cranfield | 27% | 20% | 0% |", recall("cranfield")[::-1]),
+        ("| program documentation | 96% | 92% | 79% |", recall("documentation")[::-1]),
+        ("Gemma 3 270M gains 1.8 points (0.9 to 2.6)", GAIN),
+        ("the 1,379 pairs of STS-B", [PAIRS_OF_STSB]),
         ("lists-21-tokens", [PUBLISHED]),
         ("finds their 474 candidates and 21 sticky tokens", [CANDIDATES, PUBLISHED]),
     ],
     "docs/faq.md": [
         (
-            "2.3 times as many wrong results (90% interval 1.9 to 2.8)",
+            "2.3 times as many wrong results (90% interval 1.9 to 2.8;",
             [MINILM.push(CLS)[0], LEVEL, *MINILM.push(CLS)[1:]],
         ),
         ("Of the 23,699 tokens that can occur in text, 18 are sticky", [MINILM.examined, MINILM.sticky]),
-        ("The other 17 are", [int(MINILM.sticky) - 1]),
+        ("The other 17 (", [int(MINILM.sticky) - 1]),
         ("`<eos>` pushes 2.2 times (1.9 to 2.6)", GEMMA.push(EOS)),
         ("Of 5,000 random tokens, none", [SAMPLE]),
         (
@@ -233,15 +235,12 @@ CLAIMS = {
         ("that push 1.9 to 2.4 times", [E5.push("▁тогтмол")[0], E5.push("▁εγκληματικ")[0]]),
         ("only 87 of the 5,004 were measured in documents", [E5.in_documents, E5.examined]),
         ("of 128 random tokens of the whole vocabulary, measured for comparison, 3 pushed", E5.random),
-        ("at least 40% less of a text", [HIDES]),
-        ("at least 1.5 times as many wrong results", [PUSHES]),
-        ("20% or 1.25 times is enough", [HIDES_UNUSUAL, PUSHES_UNUSUAL]),
-        ("The whole 90% interval", [LEVEL]),
-        ("queries of 225 that", [QUERIES]),
-        ("with copies in front | 1.66 | 4.46 | 0.04 | 0.85 |", top_tens(TYPED_MINILM, *IN_FRONT)),
-        ("with copies at the end | 1.66 | 3.70 | 0.97 | 1.42 |", top_tens(TYPED_MINILM, *AT_THE_END)),
-        ("with copies in front | 37% | 46% | 2% | 22% |", found(*IN_FRONT)),
-        ("with copies at the end | 37% | 42% | 25% | 34% |", found(*AT_THE_END)),
+        ("means over 120", [TYPED["all-MiniLM-L6-v2"]["sample"]]),
+        ("in the top 10 of (of 225 queries)", [TOP, QUERIES]),
+        ("copies in front | 1.66 | 4.46 | 0.04 | 0.85 |", top_tens(TYPED_MINILM, *IN_FRONT)),
+        ("copies at the end | 1.66 | 3.70 | 0.97 | 1.42 |", top_tens(TYPED_MINILM, *AT_THE_END)),
+        ("copies in front | 37% | 46% | 2% | 22% |", found(*IN_FRONT)),
+        ("copies at the end | 37% | 42% | 25% | 34% |", found(*AT_THE_END)),
         ("is in 1.34 top 10s (in front)", [*top_tens(TYPED_MINILM, "ب before"), TOP]),
         ("or 1.52 (at the end)", top_tens(TYPED_MINILM, "ب after")),
         ("28% or 36% of its queries", found("ب before", "ب after")),
@@ -249,15 +248,10 @@ CLAIMS = {
         ("None of the other 20 reaches", [PUBLISHED - 1]),
         ("finds the 474 published candidates and exactly the 21 published", [CANDIDATES, PUBLISHED]),
         ("in the top 10 of 1.72 queries", [TOP, *top_tens(TYPED_MINILM, "[CLS] before, repaired")]),
-        ("instead of 4.46", top_tens(TYPED_MINILM, "[CLS] before")),
-        ("by 18% of its queries instead of 30%", [WHITENED["without"][0], STORED["without"][0]]),
-        ("on 64 Cranfield abstracts", [result("whitening")["documents"]]),
-        ("in the top 10 of 29 queries that", [TOP, WHITENED["[CLS]"][1]]),
-        ("answer, instead of 3.9", STORED["[CLS]"][1:]),
-        ("2.8 instead of 3.9", [CENTRED["[CLS]"][1], STORED["[CLS]"][1]]),
-        ("it stays at 1.2", CENTRED["without"][1:]),
+        ("instead of 4.46 (1.66 without)", top_tens(TYPED_MINILM, "[CLS] before", "without copies")),
         ("A run encodes 86,466 texts", [MINILM.texts]),
-        ("16 of the 18 were flagged, and 46 others", AGAIN),
+        ("when we measured 155 tokens", [TOKENS_AGAIN]),
+        ("16 of its 18 sticky ones were sticky again, and so were 46 others", AGAIN),
         ("9 minutes of processor time", [DETECTION["processor_seconds"] / 60]),
     ],
     "docs/tutorial.md": [
@@ -307,8 +301,12 @@ FURTHER_CLAIMS = {
         ("at least 40% less of a text's meaning", [HIDES]),
         ("at least 1.5 times as many wrong results", [PUSHES]),
         ("20% or 1.25 times is enough", [HIDES_UNUSUAL, PUSHES_UNUSUAL]),
-        ("the whole 90% interval", [LEVEL]),
+        ("The low end of the 90% interval", [LEVEL]),
+        ("measured 155 tokens again", [TOKENS_AGAIN]),
         ("16 of the 18 are flagged again, and 46 others", AGAIN),
+        ("With eight copies of one of 15", [HIDING]),
+        ("a random token's 20% do, without copies 27%", recall("cranfield")[1:]),
+        ("In program documentation, it is 79%, 92% and 96%", recall("documentation")),
         ("the top 10 of 1.66 of 225 queries", [TOP, *top_tens(TYPED_MINILM, "without copies"), QUERIES]),
         ("in front, it is in 4.46", top_tens(TYPED_MINILM, "[CLS] before")),
         ("eight at the end in 3.70", top_tens(TYPED_MINILM, "[CLS] after")),
