@@ -29,6 +29,7 @@ from stickytoken import load_encoder
 from stickytoken.data.metrics import SimilarityTask
 from stickytoken.encoders import Prompting
 from stickytoken.encoders.compute.prefixes import REUSE
+from stickytoken.encoders.files.resolution import EncoderSpec
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 from stickytoken.evaluation import Tried, read_similarity, tune
 from stickytoken.intervals import bootstrap_samples, contrast_intervals, resampled
@@ -256,7 +257,7 @@ def reuse(quick: bool = False) -> None:
         seconds = {}
         vectors = {}
         for way, limits in (("reuse", REUSE), ("plain", None)):
-            encoder = SentenceTransformerEncoder(model, title, reuse=limits)
+            encoder = SentenceTransformerEncoder(model, title, EncoderSpec(model=title), reuse=limits)
             encoder.encode_ids(contents[:16])  # builds kernels, and tests whether reuse is exact
             started = time.perf_counter()
             vectors[way] = units(encoder.encode_ids(contents))

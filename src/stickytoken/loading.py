@@ -182,20 +182,18 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
         token_budget=token_budget,
         truncate_dim=truncate_dim,
         route=route,
+        tokenizer=tokenizer,
+        candidates=candidates,
+        endpoint=endpoint,
     )
-    endpoint_options = {"tokenizer": tokenizer, "candidates": candidates, "endpoint": endpoint}
-    if isinstance(model, str) and names_endpoint(model):
-        return _load_endpoint(model, spec, endpoint_options)
-    require_single_vectors_of(model)
     if isinstance(model, (str, Path)):
-        refuse_endpoint_options(model, endpoint_options)
         return load_from_spec(spec)
+    require_single_vectors_of(model)
     if _is_sentence_transformer(model):
-        refuse_endpoint_options(model, endpoint_options)
         return _encoder_of_sentence_transformer(model, spec)
     if _is_function(model):
-        return _encoder_of_function(model, spec, endpoint_options)
-    return _encoder_of_object(model, spec, endpoint_options)
+        return _encoder_of_function(model, spec)
+    return _encoder_of_object(model, spec)
 
 
 def _options_passed(spec: EncoderSpec) -> list[str]:
@@ -208,7 +206,7 @@ def _options_passed(spec: EncoderSpec) -> list[str]:
     ]
 
 
-def _load_endpoint(model: str, spec: EncoderSpec, endpoint_options: dict[str, Any]) -> Encoder:
+def _load_endpoint(spec: EncoderSpec) -> Encoder:
     """Return the encoder of a model behind an endpoint.
 
     Raises:
@@ -218,18 +216,17 @@ def _load_endpoint(model: str, spec: EncoderSpec, endpoint_options: dict[str, An
 
     supported = ("prompt", "query_prompt", "max_length", "truncate_dim")
     unsupported = [name for name in _options_passed(spec) if name not in supported]
-    if spec.dtype not in (None, "float32"):  # the server chooses the precision, and sends float32
+    if spec.dtype != "float32":  # the server chooses the precision, and sends float32
         unsupported.append("dtype")
     if unsupported:
         raise InputError(
-            f"{', '.join(unsupported)} cannot be set on {model}, which is behind an endpoint: leave it out"
+            f"{', '.join(unsupported)} cannot be set on {spec.model}, which is behind an endpoint: leave it "
+            "out"
         )
     for text in (spec.prompting.prompt, spec.prompting.query_prompt):
         if text is not None and _is_prompt_name(text):
-            raise _unknown_prompt(text, model, ())
-    return load_endpoint(
-        spec, endpoint_options["tokenizer"], endpoint_options["candidates"], endpoint_options["endpoint"]
-    )
+            raise _unknown_prompt(text, spec.model, ())
+    return load_endpoint(spec)
 
 
 def _is_function(model: object) -> TypeGuard[TextFunction]:
@@ -237,20 +234,16 @@ def _is_function(model: object) -> TypeGuard[TextFunction]:
     return callable(model) and not isinstance(model, type) and not is_model
 
 
-def _encoder_of_function(
-    function: TextFunction, spec: EncoderSpec, endpoint_options: dict[str, Any]
-) -> Encoder:
-    vocabulary = vocabulary_of(endpoint_options["tokenizer"], endpoint_options["candidates"])
+def _encoder_of_function(function: TextFunction, spec: EncoderSpec) -> Encoder:
+    vocabulary = vocabulary_of(spec.tokenizer, spec.candidates)
     model = FunctionModel(function, vocabulary, spec.max_length)
-    refuse_endpoint_options(model.name, {"endpoint": endpoint_options["endpoint"]})
+    refuse_endpoint_options(model.name, spec, ("endpoint",))
     encoder = TextEncoder(model, spec.truncate_dim)
     _refuse_loading_options(function, encoder.name, spec, supported=("max_length", "truncate_dim"))
     return encoder
 
 
-def _encoder_of_object(
-    model: Encoder | TextModel | TextFunction, spec: EncoderSpec, endpoint_options: dict[str, Any]
-) -> Encoder:
+def _encoder_of_object(model: Encoder | TextModel | TextFunction, spec: EncoderSpec) -> Encoder:
     encoder: Encoder
     supported: tuple[str, ...] = ()
     if is_encoder(model):
@@ -258,7 +251,7 @@ def _encoder_of_object(
     else:
         encoder = TextEncoder(model, spec.truncate_dim)
         supported = ("truncate_dim",)
-    refuse_endpoint_options(encoder.name, endpoint_options)
+    refuse_endpoint_options(encoder.name, spec)
     _refuse_loading_options(model, encoder.name, spec, supported=supported)
     return encoder
 
@@ -273,12 +266,14 @@ def _refuse_loading_options(model: object, name: str, spec: EncoderSpec, support
         )
 
 
-def refuse_endpoint_options(model: object, options: dict[str, Any]) -> None:
+def refuse_endpoint_options(
+    model: object, options: object, names: Sequence[str] = ("tokenizer", "candidates", "endpoint")
+) -> None:
     """Raise an InputError if an option is set that exists only for functions and for endpoint models."""
-    names = [name for name, value in options.items() if value is not None]
-    if names:
+    passed = [name for name in names if getattr(options, name) is not None]
+    if passed:
         raise InputError(
-            f"{', '.join(names)} cannot be set on {model}, because these options exist only for functions "
+            f"{', '.join(passed)} cannot be set on {model}, because these options exist only for functions "
             "and for models behind an endpoint: leave them out"
         )
 
@@ -293,14 +288,19 @@ def _prompting_of(prompt: str | Prompting | None, layer: int | None) -> Promptin
     return prompting if layer is None else replace(prompting, layer=whole_number("layer", layer))
 
 
-def load_from_spec(spec: EncoderSpec) -> IdEncoder:
-    """Load a model by name or folder.
+def load_from_spec(spec: EncoderSpec) -> Encoder:
+    """Load a model by name or folder, or connect to a model behind an endpoint.
 
     Raises:
         ModelError: the model cannot be found, reached or used.
         InputError: an option has an invalid value, or does not apply to this model.
     """
-    if spec.dtype is not None and spec.dtype not in _DTYPES:
+    if spec.dtype is None:
+        spec = replace(spec, dtype="float32")
+    if names_endpoint(spec.model):
+        return _load_endpoint(spec)
+    refuse_endpoint_options(spec.model, spec)
+    if spec.dtype not in _DTYPES:
         raise InputError(f"dtype {spec.dtype!r} is unknown: use one of {', '.join(_DTYPES)}")
     if spec.device is not None:
         resolution.require_device(spec.device)
@@ -311,7 +311,9 @@ def load_from_spec(spec: EncoderSpec) -> IdEncoder:
         spec = replace(spec, model=str(folder.resolve()))
     saved_modules: list[str] = []
     if source.origin is not Origin.HUB and (folder / "modules.json").is_file():
-        saved_modules = _read_saved_modules(folder)
+        with suppress(ValueError, KeyError, TypeError):  # a damaged file is reported when the model is loaded
+            modules = json.loads((folder / "modules.json").read_text("utf-8"))
+            saved_modules = [str(module["type"]) for module in modules]
         is_language_model = saved_modules[:1] == [PROMPT_MODULE]
     else:
         is_language_model = asks_for_prompt(spec.prompting)
@@ -323,13 +325,6 @@ def load_from_spec(spec: EncoderSpec) -> IdEncoder:
     if is_plain_folder and prompt is not None and _is_prompt_name(prompt):
         raise _unknown_prompt(prompt, repr(source.name), PROMPTS)
     return _load_plain(source, spec)
-
-
-def _read_saved_modules(folder: Path) -> list[str]:
-    with suppress(ValueError, KeyError, TypeError):  # a damaged file is reported when the model is loaded
-        modules = json.loads((folder / "modules.json").read_text("utf-8"))
-        return [str(module["type"]) for module in modules]
-    return []
 
 
 def reads_texts_only(model: AnyModel) -> bool:
@@ -357,6 +352,7 @@ def _encoder_of_sentence_transformer(model: SentenceTransformer, spec: EncoderSp
     """Return the encoder of a SentenceTransformer that the user has loaded."""
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
+    refuse_endpoint_options(model, spec)
     first_module: Any = model[0] if len(model) else None  # the encoder refuses a model without modules
     location = getattr(getattr(first_module, "config", None), "_name_or_path", None)
     name = Path(location).name if location else "model"
@@ -365,16 +361,9 @@ def _encoder_of_sentence_transformer(model: SentenceTransformer, spec: EncoderSp
     if f"{first_class.__module__}.{first_class.__name__}" == PROMPT_MODULE:
         return encoder_of_module(model, spec, name)
     _refuse_prompt_options(spec.prompting, name)
-    return SentenceTransformerEncoder(
-        model,
-        name,
-        prompt=_prompt_of(model, spec.prompting, name),
-        query_prompt=_read_prompt(model, spec.prompting.query_prompt, name),
-        token_budget=spec.token_budget,
-        truncate_dim=spec.truncate_dim,
-        layer=spec.prompting.layer,
-        route=spec.route,
-    )
+    # A loaded model keeps its own precision and maximum length.
+    options = replace(_with_prompt_texts(spec, model, name), dtype=None, max_length=None)
+    return SentenceTransformerEncoder(model, name, options)
 
 
 def _require_usable_model(model: SentenceTransformer, spec: EncoderSpec, name: str) -> None:
@@ -434,29 +423,11 @@ def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
         )
     if spec.precision is not None:
         resolution.require_cuda(model.device.type, name)
-    prompt = _prompt_of(model, spec.prompting, name)
-    query_prompt = _read_prompt(model, spec.prompting.query_prompt, name)
-    encoder = SentenceTransformerEncoder(
-        model,
-        name,
-        prompt=prompt,
-        query_prompt=query_prompt,
-        token_budget=spec.token_budget,
-        max_length=spec.max_length,
-        precision=spec.precision,
-        truncate_dim=spec.truncate_dim,
-        layer=spec.prompting.layer,
-        route=spec.route,
-    )
+    options = replace(_with_prompt_texts(spec, model, name), role=None)
+    encoder = SentenceTransformerEncoder(model, name, options)
     if dtype != "float32":
         _require_supported_dtype(encoder, dtype)
-    encoder.spec = replace(
-        spec,
-        device=encoder.device,
-        prompting=Prompting(prompt, query_prompt=query_prompt, layer=encoder.layer),
-        truncate_dim=encoder.truncate_dim,
-        role=None,
-    )
+    encoder.spec = replace(encoder.options, device=encoder.device)
     return encoder.in_role(spec.role)
 
 
@@ -596,18 +567,23 @@ def analyze_vocabulary(encoder: AnyModel | HuggingFaceTokenizer) -> Vocabulary:
     return categorize(load_encoder(encoder).tokenizer)
 
 
-def _prompt_of(model: SentenceTransformer, prompting: Prompting, name: str) -> str | None:
-    """Return the text of the prompt that the user requests; None if the user requests no prompt.
+def _with_prompt_texts(spec: EncoderSpec, model: SentenceTransformer, name: str) -> EncoderSpec:
+    """Return the spec with the texts of the model's saved prompts instead of their names.
 
     Raises:
-        InputError: the prompt is a name, but the model has no prompt of this name.
+        InputError: the model has no prompt of a name.
     """
     saved_prompts: dict[str, Any] = model.prompts
-    if prompting.prompt_name is not None:
-        if prompting.prompt_name not in saved_prompts:
-            raise _unknown_prompt(prompting.prompt_name, name, saved_prompts)
-        return str(saved_prompts[prompting.prompt_name] or "")
-    return _read_prompt(model, prompting.prompt, name)
+    prompt_name = spec.prompting.prompt_name
+    if prompt_name is None:
+        prompt = _read_prompt(model, spec.prompting.prompt, name)
+    elif prompt_name in saved_prompts:
+        prompt = str(saved_prompts[prompt_name] or "")
+    else:
+        raise _unknown_prompt(prompt_name, name, saved_prompts)
+    query_prompt = _read_prompt(model, spec.prompting.query_prompt, name)
+    prompting = Prompting(prompt, query_prompt=query_prompt, layer=spec.prompting.layer)
+    return replace(spec, prompting=prompting)
 
 
 # A prompt of this form (one word) is a name; any other prompt is a text.

@@ -16,6 +16,7 @@ from stickytoken.cli import _options
 from stickytoken.cli._command import project_table
 from stickytoken.cli.app import app
 from stickytoken.encoders import Prompting
+from stickytoken.encoders.files.resolution import EncoderSpec
 from stickytoken.errors import InputError
 from stickytoken.explanation import ExplainSettings
 from stickytoken.impacts import ImpactSettings
@@ -138,14 +139,14 @@ def test_an_option_has_one_meaning_in_every_command():
     assert {name for name, uses in values_seen.items() if len(uses) > 1} == {"--format", "--task", "--run"}
 
 
-def test_every_option_reaches_load_encoder(monkeypatch, tmp_path):
-    loaded_with = {}
+def test_every_option_reaches_the_model(monkeypatch, tmp_path):
+    specs = []
 
-    def load(model, **loading_options):
-        loaded_with.update(loading_options, model=model)
+    def load(spec):
+        specs.append(spec)
         raise InputError("enough")
 
-    monkeypatch.setattr("stickytoken.loading.load_encoder", load)
+    monkeypatch.setattr("stickytoken.loading.load_from_spec", load)
     (tmp_path / "texts.txt").write_text("a\n")
     values = {"token_prepending": True, "start": 2, "exit": 5, "layer": -3}
     loading = {"revision": "main", "trust_remote_code": True, "device": "cuda:1", "dtype": "float16"}
@@ -161,11 +162,9 @@ def test_every_option_reaches_load_encoder(monkeypatch, tmp_path):
             words += [f"--{flag}"] if value is True else [f"--{flag}", text]
     files = ("--input", tmp_path / "texts.txt", "--out", tmp_path / "v.parquet")
     planted.assert_refused("embed", "m", *files, *words, saying="enough")
-    expected = {"prompt": Prompting("ke", "query", **values), "max_length": None, **loading}
-    assert loaded_with == {"model": "m", **expected}
     planted.assert_refused("embed", "m", *files, saying="enough")
-    nothing = dict.fromkeys([*loading, "max_length"]) | {"trust_remote_code": False, "dtype": "float32"}
-    assert loaded_with == {"model": "m", "prompt": Prompting(), **nothing}
+    prompting = Prompting("ke", "query", **values)
+    assert specs == [EncoderSpec(model="m", prompting=prompting, **loading), EncoderSpec(model="m")]
 
 
 @pytest.mark.parametrize("name", ["explain", "impact"])

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from itertools import islice
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from stickytoken.detection.run_folder import RunRecord
     from stickytoken.encoders.endpoint.dry_run import CostEstimate, UncertainStages
     from stickytoken.encoders.endpoint.encoder import EndpointEncoder
+    from stickytoken.encoders.files.resolution import EncoderSpec
     from stickytoken.loading import DeferredModel
     from stickytoken.measurement.engine import ProgressCallback
     from stickytoken.measurement.ray_engine import EngineChoice
@@ -358,27 +359,26 @@ def load(
     name = _name_of_model(source, run, moved_to)
     at_endpoint = _is_behind_endpoint(name, loading)
     silence_transformers()
-    options = _passed_options(name, loading, at_endpoint, tokenizer_needed)
+    spec = _spec_of(name, loading, at_endpoint, tokenizer_needed)
     error_context: AbstractContextManager[None] = nullcontext()
     if run is not None:
-        from stickytoken.detection.run import naming_model_in_errors, recorded_options
+        from stickytoken.detection.run import naming_model_in_errors, recorded_loading
 
-        options = recorded_options(run, name, options)
+        spec = recorded_loading(run).complete(spec)
         error_context = naming_model_in_errors(source, "--model")
-    options["dtype"] = options["dtype"] or "float32"
     verb = "asking" if at_endpoint else "loading"
     with error_context, console.status(f"{verb} {name}"), garbage_collector_paused():
         from stickytoken.encoders.roles import Role, in_role
-        from stickytoken.loading import load_encoder
+        from stickytoken.loading import load_from_spec
 
-        encoder: Any = load_encoder(name, **options)
+        encoder: Any = load_from_spec(spec)
         console.raise_if_interrupted()
         if for_documents:
             encoder = in_role(encoder, Role.DOCUMENT)
     if at_endpoint:
         _announce_server(encoder)
     else:
-        _announce_model(encoder, name, options["revision"])
+        _announce_model(encoder, name, spec.revision)
     if for_documents:
         tell_prompts(encoder)
     loaded: stickytoken.Encoder = encoder
@@ -389,30 +389,37 @@ def _name_of_model(source: str, run: RunRecord | None, moved_to: str | None) -> 
     return source if run is None else moved_to or run.model.location
 
 
-def _passed_options(
+def _spec_of(
     model: str, loading: ModelOptions | AnyModelOptions, at_endpoint: bool, tokenizer_needed: bool
-) -> dict[str, Any]:
-    """Return the options that the user passed, as those of `load_encoder`, keyed by name.
+) -> EncoderSpec:
+    """Return how to load a model with the options that the user passed.
 
     Raises:
         InputError: The user passed an option that only models behind an endpoint have.
     """
-    options = asdict(part_of(loading, LoadingSettings)) | {"prompt": part_of(loading, Prompting)}
+    from stickytoken.encoders.files.resolution import EncoderSpec
+
+    settings = asdict(part_of(loading, LoadingSettings))
+    spec = EncoderSpec(model=model, prompting=part_of(loading, Prompting), **settings)
     if not isinstance(loading, AnyModelOptions):
-        return options
+        return spec
     if not at_endpoint:
         from stickytoken.loading import refuse_endpoint_options
 
-        refuse_endpoint_options(model, {name: getattr(loading, name) for name in _ENDPOINT_ONLY})
-        return options
-    options |= {"tokenizer": loading.tokenizer, "candidates": loading.candidates}
-    options["endpoint"] = part_of(loading, EndpointOptions)
-    if not tokenizer_needed and loading.tokenizer is None and loading.candidates is None:
+        refuse_endpoint_options(model, loading, _ENDPOINT_ONLY)
+        return spec
+    tokenizer: Any = loading.tokenizer
+    if not tokenizer_needed and tokenizer is None and loading.candidates is None:
         from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary
 
-        # Without a vocabulary, `load_encoder` would raise an error. An empty one is enough.
-        options["tokenizer"] = CandidateVocabulary(candidates=())
-    return options
+        # Without a vocabulary, the model would be refused. An empty one is enough.
+        tokenizer = CandidateVocabulary(candidates=())
+    return replace(
+        spec,
+        tokenizer=tokenizer,
+        candidates=loading.candidates,
+        endpoint=part_of(loading, EndpointOptions),
+    )
 
 
 def tell_prompts(encoder: stickytoken.Encoder) -> None:

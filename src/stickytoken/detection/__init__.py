@@ -46,8 +46,7 @@ from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.methods import METHODS, base, choose_method, method_named
 from stickytoken.methods.runner import Runner, shard_probes_for
 from stickytoken.methods.symptoms import EvidenceStage
-from stickytoken.settings import choose_insertion, part_of
-from stickytoken.settings.loading import RecordedLoading
+from stickytoken.settings import choose_insertion
 from stickytoken.unit_vectors import Similarity
 from stickytoken.vocabulary import CandidateTokenizer, Vocabulary, categorize, choose_joinings
 
@@ -253,15 +252,16 @@ def _make_record(
     # The method may replace a part: profile's hash of the corpus is also one of its topics.
     parts |= method_named(method).identity_parts(job)
     capabilities = capabilities_of(encoder)
+    spec = capabilities.spec
     model_record = run_folder.ModelRecord(
         name=encoder.name,
         vocabulary=len(job.vocabulary),
         available=len(job.vocabulary.available),
         device=encoder.device,
         parameters=capabilities.parameters,
-        loading=_loading_record(capabilities.spec),
+        loading=None if spec is None else run_folder.LoadingRecord.of(spec),
         route=capabilities.route,
-        folder=_folder_of(capabilities.spec),
+        folder=_folder_of(spec),
     )
     return run_folder.RunRecord(
         identity=digest(parts),
@@ -281,28 +281,6 @@ def _folder_of(spec: EncoderSpec | None) -> str | None:
     if spec is None or spec.endpoint is not None or not Path(spec.model).is_dir():
         return None
     return str(Path(spec.model).resolve())
-
-
-def _loading_record(spec: EncoderSpec | None) -> run_folder.LoadingRecord | None:
-    """Return the options needed to load the encoder again; None if it was made from a model object."""
-    if spec is None:
-        return None
-    endpoint = None
-    if spec.endpoint is not None:
-        endpoint = run_folder.EndpointRecord(
-            tokenizer=spec.vocabulary,
-            candidates=spec.candidates,
-            max_length=spec.max_length,
-            request_dimensions=spec.endpoint.request_dimensions,
-            request_fields=spec.endpoint.request_fields,
-            key_variable=spec.endpoint.key_variable,
-        )
-    return run_folder.LoadingRecord(
-        settings=part_of(spec, RecordedLoading),
-        prompting=spec.prompting,
-        layer_choice=spec.layer_choice,
-        endpoint=endpoint,
-    )
 
 
 def _corpus_record(corpus: readers.Sentences | readers.PairCorpus) -> run_folder.CorpusRecord:

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from shlex import quote
@@ -17,20 +17,18 @@ import polars as pl
 
 from stickytoken.detection import run_folder
 from stickytoken.detection.run_folder import LoadingRecord, RunEvidence, RunFolder, RunRecord
-from stickytoken.encoders.endpoint import names_endpoint
+from stickytoken.encoders.files.resolution import EncoderSpec
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity
 from stickytoken.encoders.roles import Role, in_role
 from stickytoken.errors import InputError, ModelError, RunError
-from stickytoken.loading import AnyModel, load_encoder
+from stickytoken.loading import AnyModel, load_encoder, load_from_spec
 from stickytoken.measurement import RUN_FILE, TOKENS_FILE, VOCABULARY_FILE
 from stickytoken.measurement.resume import MeasurementRecord, Record, differences
 from stickytoken.methods import METHODS, Column, RunDescription, Verdict, base, method_named, wording
 from stickytoken.methods.measures import Severity, thresholds
 from stickytoken.methods.stored_settings import StoredSettings
 from stickytoken.methods.wording import Harm
-from stickytoken.settings.endpoint import EndpointOptions
 from stickytoken.settings.profile import ProfileSettings
-from stickytoken.settings.prompting import Prompting
 from stickytoken.validation import file_path, visible, whole_number
 from stickytoken.vocabulary import NormalizingTokenizer, RoundTripTokenizer
 
@@ -409,41 +407,10 @@ def recorded_loading(run: RunRecord) -> LoadingRecord:
     return LoadingRecord.model_validate(options)
 
 
-def recorded_options(run: RunRecord, model: str, chosen: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the options of `load_encoder` that load the model of a run as the run records it.
-
-    Args:
-        run: The record of the run.
-        model: Where the model is now. The run's options for an endpoint are used only if this is one.
-        chosen: Options of `load_encoder` that the user set, which take precedence. Empty ones and a default
-            `Prompting` count as not set.
-    """
-    recorded = recorded_loading(run)
-    chosen = chosen or {}
-    options: dict[str, Any] = {"prompt": recorded.prompting} | asdict(recorded.settings)
-    endpoint_options = {}
-    if recorded.endpoint is not None and names_endpoint(model):
-        endpoint_options = recorded.endpoint.model_dump()
-        options["max_length"] = endpoint_options.pop("max_length")
-        vocabulary = {name: endpoint_options.pop(name) for name in ("tokenizer", "candidates")}
-        if not (chosen.get("tokenizer") or chosen.get("candidates")):  # an endpoint has either, not both
-            options |= vocabulary
-    for name, value in chosen.items():
-        is_set = value and value != Prompting()
-        if is_set or name not in options:
-            options[name] = value
-    if endpoint_options:
-        own = chosen.get("endpoint") or EndpointOptions()
-        own_or_recorded = {name: getattr(own, name) or value for name, value in endpoint_options.items()}
-        options["endpoint"] = replace(own, **own_or_recorded)
-    return options
-
-
 def load_recorded(run: RunRecord) -> Encoder:
     """Load the model of a run, or connect to its endpoint, with the options that the run records."""
-    location = run.model.location
-    encoder: Encoder = load_encoder(location, **recorded_options(run, location))
-    return in_role(encoder, Role.DOCUMENT)
+    spec = recorded_loading(run).complete(EncoderSpec(model=run.model.location))
+    return in_role(load_from_spec(spec), Role.DOCUMENT)
 
 
 @contextmanager

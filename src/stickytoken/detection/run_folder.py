@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,10 +20,14 @@ from pydantic import (
 )
 
 import stickytoken.measurement as store
+from stickytoken.encoders.endpoint import names_endpoint
+from stickytoken.encoders.files.resolution import EncoderSpec
 from stickytoken.errors import RunError
 from stickytoken.insertion import Placement
 from stickytoken.measurement import resume
 from stickytoken.methods import METHODS, base, method_named
+from stickytoken.settings import part_of
+from stickytoken.settings.endpoint import EndpointOptions
 from stickytoken.settings.loading import RecordedLoading
 from stickytoken.settings.prompting import Prompting
 
@@ -69,6 +73,55 @@ class LoadingRecord(resume.Record):
         others: dict[str, Any] = serialize(self)
         del others["settings"], others["prompting"]
         return asdict(self.settings) | self.prompting.as_options() | others
+
+    @classmethod
+    def of(cls, spec: EncoderSpec) -> LoadingRecord:
+        """Return the record of a model that was loaded in this way."""
+        endpoint = None
+        if spec.endpoint is not None:
+            endpoint = EndpointRecord(
+                tokenizer=spec.tokenizer,
+                candidates=spec.candidates,
+                max_length=spec.max_length,
+                request_dimensions=spec.endpoint.request_dimensions,
+                request_fields=spec.endpoint.request_fields,
+                key_variable=spec.endpoint.key_variable,
+            )
+        return cls(
+            settings=part_of(spec, RecordedLoading),
+            prompting=spec.prompting,
+            layer_choice=spec.layer_choice,
+            endpoint=endpoint,
+        )
+
+    def complete(self, chosen: EncoderSpec) -> EncoderSpec:
+        """Return how to load the model again: as recorded, except for what the user chose.
+
+        Args:
+            chosen: Where the model is now, and the user's options. The options of an endpoint are used only
+                if the model is now behind one.
+        """
+        recorded: dict[str, Any] = asdict(self.settings)
+        recorded_endpoint = self.endpoint if names_endpoint(chosen.model) else None
+        if recorded_endpoint is not None:
+            recorded["max_length"] = recorded_endpoint.max_length
+        spec = replace(chosen, **{name: getattr(chosen, name) or value for name, value in recorded.items()})
+        if chosen.prompting == Prompting():
+            spec = replace(spec, prompting=self.prompting)
+        if recorded_endpoint is None:
+            return spec
+        if not (chosen.tokenizer or chosen.candidates):  # an endpoint has either, not both
+            spec = replace(
+                spec, tokenizer=recorded_endpoint.tokenizer, candidates=recorded_endpoint.candidates
+            )
+        endpoint = chosen.endpoint or EndpointOptions()
+        endpoint = replace(
+            endpoint,
+            request_dimensions=endpoint.request_dimensions or recorded_endpoint.request_dimensions,
+            request_fields=endpoint.request_fields or recorded_endpoint.request_fields,
+            key_variable=endpoint.key_variable or recorded_endpoint.key_variable,
+        )
+        return replace(spec, endpoint=endpoint)
 
 
 class ModelRecord(resume.Record):

@@ -33,6 +33,7 @@ from stickytoken.unit_vectors import Similarity
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+    from stickytoken.encoders.files.resolution import EncoderSpec
     from stickytoken.encoders.inputs.routes import RoutedModel
 
 # Number of sample inputs used to test whether the last layer can be computed for the first token only.
@@ -44,47 +45,41 @@ class SentenceTransformerEncoder(ModelEncoder):
 
     The encoder changes only one setting of the user's model: the maximum input length, if `max_length` is
     passed.
+
+    Attributes:
+        options: the options in use; a layer and a dimension that are the model's own are None.
     """
 
-    def __init__(  # noqa: PLR0913 - all of them keyword-only, one decision each
+    def __init__(
         self,
         model: SentenceTransformer,
         name: str,
+        options: EncoderSpec,
         *,
-        prompt: str | None = None,
-        token_budget: int | None = None,
-        max_length: int | None = None,
-        reuse: prefixes.ReuseLimits | None = prefixes.REUSE,
         precision: Precision | None = None,
-        truncate_dim: int | None = None,
-        layer: int | None = None,
-        route: str | None = None,
-        query_prompt: str | None = None,
-        role: Role | None = None,
+        reuse: prefixes.ReuseLimits | None = prefixes.REUSE,
     ) -> None:
-        """Read the model. Most arguments are options of `load_encoder`.
+        """Read the model.
 
         Args:
             model: the user's model.
             name: name of the model, as the user gave it.
-            prompt: text put before every input; if None, the model's default prompt.
-            token_budget: maximum number of tokens per batch; if None, a number that suits the device.
-            max_length: maximum input length, in tokens; the user's model is set to this limit.
+            options: how to read the model. Its prompts are texts, not names. Without a prompt for queries,
+                these have the model's own if the other prompt is one of its prompts for documents, else the
+                same as documents. The user's model is set to the maximum length.
+            precision: precision of the arithmetic, which must be lower than the precision of the weights; if
+                None, that of the options.
             reuse: limits within which common prefixes of inputs are computed only once; if None, nothing is
                 reused.
-            precision: precision of the arithmetic, which must be lower than the precision of the weights; if
-                None, the precision of the weights.
-            truncate_dim: keep only this many leading components of each vector; if None, keep all.
-            layer: number of layers to run (at least 1); if None, all are run.
-            route: route that texts take, such as ``query``; if None, the model's default route.
-            query_prompt: text put before every query; if None, the model's own where ``prompt`` is one of its
-                prompts for documents, else the same as before documents.
-            role: the role of the texts; see `in_role`.
         """
         from stickytoken.encoders.inputs.routes import follow_route, has_roles, query_prompt_beside
 
         if len(model) == 0:
             raise ModelError(f"{name}: the model has no modules, so it does not read text")
+        prompting = options.prompting
+        route = options.route
+        role = options.role
+        self.options = options
         self.role = role
         self._in_roles: dict[Role | None, SentenceTransformerEncoder] = {}
         self._model_of_all_roles = model
@@ -96,24 +91,26 @@ class SentenceTransformerEncoder(ModelEncoder):
         self.model = follow_route(model, self._route_taken, name)
         # The user's model, if `self.model` is a copy that contains only one of its routes; otherwise None.
         self._routed_from = None if self.model is model else model
-        self._asked_route = route
         if getattr(self.model, "tokenizer", None) is None:
             raise ModelError(f"{name}: the model has no tokenizer, so it does not read text")
         # The attributes `truncate_dim` and `layer` stay None if the requested values are the model's own
         # values, and thus have no effect.
         self.truncate_dim: int | None = None
         self.layer: int | None = None
-        if layer is not None:
-            self._run_first_layers(layer, name)
-        self._asked_prompt = prompt
-        self._query_prompt = query_prompt_beside(model, prompt) if query_prompt is None else query_prompt
-        self._token_budget = token_budget
+        if prompting.layer is not None:
+            self._run_first_layers(prompting.layer, name)
+        self._asked_prompt = prompting.prompt
+        self._query_prompt = prompting.query_prompt
+        if self._query_prompt is None:
+            self._query_prompt = query_prompt_beside(model, prompting.prompt)
         self._reuse_limits = reuse
-        super().__init__(self.model, name, precision)
-        if truncate_dim is not None:
-            self._truncate(truncate_dim)
-        if max_length is not None:
-            self._limit(max_length)
+        super().__init__(self.model, name, precision or options.precision)
+        if options.truncate_dim is not None:
+            self._truncate(options.truncate_dim)
+        if options.max_length is not None:
+            self._limit(options.max_length)
+        prompting = replace(prompting, layer=self.layer)
+        self.options = replace(options, prompting=prompting, truncate_dim=self.truncate_dim)
 
     def _run_first_layers(self, layer: int, name: str) -> None:
         """Replace `self.model` with a copy that runs only the first layers. The user's model is unchanged."""
@@ -179,7 +176,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         self.max_length = self._longest_input()
         self._rows = table_rows(self.model)
         self.own_tokenizer.rows = self._rows
-        self._runner = batches.BatchRunner(self.model, self.template, self.name, self._token_budget)
+        self._runner = batches.BatchRunner(self.model, self.template, self.name, self.options.token_budget)
 
     def _longest_input(self) -> int | None:
         truncation = getattr(self.model.tokenizer, "truncation", None)
@@ -331,15 +328,9 @@ class SentenceTransformerEncoder(ModelEncoder):
         encoder = SentenceTransformerEncoder(
             self._model_of_all_roles,
             self.name,
-            prompt=self._asked_prompt,
-            token_budget=self._token_budget,
-            reuse=self._reuse_limits,
+            replace(self.options, max_length=None, role=role),  # the model has its maximum length already
             precision=self._precision,
-            truncate_dim=self.truncate_dim,
-            layer=self.layer,
-            route=self._asked_route,
-            query_prompt=self._query_prompt,
-            role=role,
+            reuse=self._reuse_limits,
         )
         if self.spec is not None:
             encoder.spec = replace(self.spec, role=role)

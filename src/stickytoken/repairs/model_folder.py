@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stickytoken.encoders.files.description import modules_on_route, routes_in
 from stickytoken.encoders.files.resolution import resolve_model, text_module
-from stickytoken.encoders.protocol import IdEncoder
+from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import ModelError, RepairError, StickyTokenError
 from stickytoken.measurement import ResultFolder
 from stickytoken.repairs.tokenizer_edit import ModelEdit, edit_tokenizer
@@ -197,7 +197,7 @@ class RepairableModel(NamedTuple):
         return "; ".join(sentences)
 
 
-def require_repairable(encoder: IdEncoder) -> RepairableModel:
+def require_repairable(encoder: Encoder) -> RepairableModel:
     """Return a model with its folder, or raise an error if it cannot be repaired.
 
     Raises:

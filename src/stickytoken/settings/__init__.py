@@ -1,8 +1,8 @@
 """Settings: frozen dataclasses whose field types say which values are allowed. Each setting is declared once.
 
-The type of a field is bool, int, float, str, an enumeration or another class, or one of these types combined
-with None, or a tuple of values of one of these types. The limits of a number are part of its type, such as
-``Annotated[int, Ge(1)]``. The docstring of the class describes every field under ``Attributes:``.
+The type of a field is bool, int, float, str, an enumeration, another class or Any, or one of these types
+combined with None, or a tuple of values of one of these types. The limits of a number are part of its type,
+such as ``Annotated[int, Ge(1)]``. The docstring of the class describes every field under ``Attributes:``.
 
 `check_settings` checks and converts the values, the command line makes its options from the same fields, and
 pydantic checks the same limits in records. ``--help`` needs the settings, so nothing heavy is imported here.
@@ -179,7 +179,7 @@ class FieldType:
     """Describes the values that a settings field may have.
 
     Attributes:
-        kind: bool, int, float, str, an enumeration, or another class.
+        kind: bool, int, float, str, an enumeration, another class, or Any.
         optional: Whether the value may be None.
         repeated: Whether the value is a non-empty tuple of values of this kind.
         metadata: All annotations in the type hint, such as the limits Ge, Gt, Le and Lt of a number.
@@ -228,7 +228,7 @@ class FieldType:
             if value not in tuple(self.kind):
                 raise InputError(f"{name} is {shown(value)}: it must be {' or '.join(self.kind)}")
             return self.kind(value)
-        if not isinstance(value, self.kind):
+        if self.kind is not Any and not isinstance(value, self.kind):
             expected = _EXPECTED.get(self.kind, f"an object of type {self.kind.__name__}")
             raise InputError(f"{name} is {shown(value)}: it must be {expected}")
         return value

@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,13 +22,17 @@ from embedding_server import FAULTS, Behaviour, EmbeddingServer
 from interrupted import started
 from naming import naming
 from stickytoken import load_encoder
+from stickytoken.detection.run_folder import LoadingRecord
 from stickytoken.encoders import protocol
 from stickytoken.encoders.endpoint import _answers, dry_run, encoder as encoder_module
 from stickytoken.encoders.endpoint.dry_run import UncertainStages, estimate_cost
+from stickytoken.encoders.files.resolution import EncoderSpec
 from stickytoken.encoders.protocol import Encoder, is_encoder, reads_ids
 from stickytoken.encoders.roles import Role, in_role
 from stickytoken.errors import EncodingError, InputError, ModelError, RunError
+from stickytoken.loading import load_from_spec
 from stickytoken.methods.profile.plan import most_texts_to_confirm
+from stickytoken.settings.endpoint import EndpointOptions
 from stickytoken.settings.prompting import Prompting
 
 TEXTS = tiny.sentences(120)
@@ -337,6 +342,27 @@ def test_checks_are_estimated(serve):
     measurement(endpoint)
     assert served.server.seen - before[0] == estimate.requests == 11 + 2 * 3
     assert served.server.tokens - before[1] == pytest.approx(estimate.tokens, rel=0.05)
+
+
+def test_a_record_connects_to_the_endpoint_again_with_what_the_user_chooses_before_it(serve):
+    served = serve(required_fields={"input_type": "passage"})
+    first = served.encoder(truncate_dim=8, prompt="a: ", request_fields='{"input_type": "passage"}')
+    record = LoadingRecord.model_validate_json(LoadingRecord.of(first.spec).model_dump_json())
+    again = load_from_spec(record.complete(EncoderSpec(model=served.name)))
+    assert again.spec == first.spec
+    assert again.identify() == first.identify()
+    chosen = EncoderSpec(
+        model=served.name,
+        truncate_dim=4,
+        prompting=Prompting("b: "),
+        candidates="strings.txt",
+        endpoint=EndpointOptions(price_per_million=1.0),
+    )
+    fields = replace(chosen.endpoint, request_fields='{"input_type": "passage"}')
+    assert record.complete(chosen) == replace(chosen, dtype="float32", max_length=60, endpoint=fields)
+    in_a_folder = record.complete(EncoderSpec(model="folder"))
+    assert (in_a_folder.truncate_dim, in_a_folder.prompting.prompt) == (8, "a: ")
+    assert (in_a_folder.tokenizer, in_a_folder.max_length, in_a_folder.endpoint) == (None, None, None)
 
 
 def test_other_dimensions_are_refused(serve):

@@ -79,29 +79,25 @@ class EndpointEncoder(TextEncoderBase):
         self,
         address: Address,
         tokenizer: RoundTripTokenizer,
-        prompt: str,
         options: EndpointOptions,
-        max_length: int | None,
-        truncate_dim: int | None = None,
-        query_prompt: str | None = None,
+        spec: EncoderSpec,
     ) -> None:
         """Load what the server said about the fixed texts from the cache, or ask it.
 
         Args:
             address: the server and the name of the model.
             tokenizer: the model's tokenizer, or a vocabulary of candidate strings in place of it.
-            prompt: text put before every input.
             options: the options for the server, such as the variable that holds the key, the price of tokens,
                 and the spending and time limits.
-            max_length: maximum number of tokens to send; if None, the server decides, and a text that it
-                refuses has no vector.
-            truncate_dim: keep only this many leading components of each vector; if None, keep all.
-            query_prompt: text put before every query; if None, ``prompt``.
+            spec: prompts, maximum length and dimension. If the maximum length is None, the server decides,
+                and a text that it refuses has no vector.
         """
+        truncate_dim = spec.truncate_dim
         super().__init__(address.name, "endpoint", truncate_dim)
         self.address = address
-        self.prompt = prompt
-        self._prompts = {None: prompt, Role.DOCUMENT: prompt, Role.QUERY: query_prompt}
+        self.prompt = spec.prompting.prompt or ""
+        query_prompt = spec.prompting.query_prompt
+        self._prompts = {None: self.prompt, Role.DOCUMENT: self.prompt, Role.QUERY: query_prompt}
         self.options = options
         self._tokenizer = tokenizer
         self.spec: EncoderSpec | None = None
@@ -111,14 +107,14 @@ class EndpointEncoder(TextEncoderBase):
         # If the server's behaviour comes from the cache, it may be outdated, so the model is checked before
         # the first request.
         self.session = Session(requests_since_check=CHECKED_EVERY)
-        self.server = self._recall_or_ask(max_length)
+        self.server = self._recall_or_ask(spec.max_length)
         components = self.server.dimension
         if truncate_dim is not None:
             require_components(truncate_dim, components, self.name)
         # The cache holds the server's full vectors, which are truncated on reading.
         self._dimension = truncate_dim or components
         self.truncate_dim = None if self._dimension == components else truncate_dim
-        self._max_length = max_length
+        self._max_length = spec.max_length
 
     def _recall_or_ask(self, max_length: int | None) -> ServerBehaviour:
         fact_name = f"server {vocabulary_hash(self.tokenizer)}"
@@ -346,52 +342,30 @@ class EndpointEncoder(TextEncoderBase):
             self.require_same_model()
 
 
-def load_endpoint(
-    spec: EncoderSpec,
-    tokenizer: Any,
-    candidates: str | Path | Sequence[str] | None,
-    options: EndpointOptions | None,
-) -> EndpointEncoder:
-    """Return the encoder of a model behind an endpoint.
-
-    Args:
-        spec: name of the model (``openai:MODEL`` or ``URL#MODEL``), prompts, maximum length and dimension.
-        tokenizer: the model's tokenizer: an object, a folder, a hub name or ``tiktoken:NAME``.
-        candidates: strings to examine if the tokenizer is unpublished, or a file with one string per line.
-        options: the options for the server, such as the variable that holds the key, the price of tokens, and
-            the spending and time limits; if None, the defaults.
+def load_endpoint(spec: EncoderSpec) -> EndpointEncoder:
+    """Return the encoder of a model behind an endpoint, which is named ``openai:MODEL`` or ``URL#MODEL``.
 
     Raises:
         InputError: the address is malformed, or there is neither a tokenizer nor candidates.
         ModelError: the server cannot be reached or used.
     """
-    options = options or EndpointOptions()
+    options = spec.endpoint or EndpointOptions()
     name = spec.model
     address = parse_address(name, options.key_variable)
-    vocabulary = vocabulary_of(tokenizer, candidates)
+    vocabulary = vocabulary_of(spec.tokenizer, spec.candidates)
     if vocabulary is None:
         raise InputError(
             f"{name} is behind an endpoint, which hides its vocabulary: pass its tokenizer (a folder, a hub "
             "name, tiktoken:NAME), or a list of candidates if it is unpublished"
         )
-    prompting = spec.prompting
-    encoder = EndpointEncoder(
-        address,
-        vocabulary,
-        prompting.prompt or "",
-        options,
-        spec.max_length,
-        spec.truncate_dim,
-        prompting.query_prompt,
-    )
-    vocabulary_sources = [source for source in (tokenizer, candidates) if source is not None]
+    encoder = EndpointEncoder(address, vocabulary, options, spec)
+    vocabulary_sources = [source for source in (spec.tokenizer, spec.candidates) if source is not None]
     if all(isinstance(source, (str, Path)) for source in vocabulary_sources):
         encoder.spec = replace(
             spec,
-            dtype="float32",
             truncate_dim=encoder.truncate_dim,
-            vocabulary=_absolute(tokenizer),
-            candidates=_absolute(candidates),
+            tokenizer=_absolute(spec.tokenizer),
+            candidates=_absolute(spec.candidates),
             endpoint=options,
         )
     return encoder

@@ -403,15 +403,17 @@ def require_cuda(device_type: str, name: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderSpec(LoadingSettings):
-    """How an encoder was loaded, so that it can be loaded again.
+    """Which model to load, and how. The spec of an encoder says how to load the same encoder again.
+
+    In the spec of an encoder, folders and files are absolute, and names of prompts and presets are resolved.
 
     Attributes:
-        model: Absolute path of a folder, or name of a model.
-        prompting: Prompt, if the user named one, and layers, with names and presets resolved; empty for a
-            saved `CausalPrompt`, whose own settings apply.
+        model: Folder or name of a model.
+        prompting: Prompt, if the user named one, and layers; empty for a saved `CausalPrompt`, whose own
+            settings apply.
         layer_choice: How the layer was chosen; None for a model without a prompt.
-        vocabulary: Name or folder of the tokenizer, for a model behind an endpoint.
-        candidates: File with the strings to examine, if the tokenizer is unpublished.
+        tokenizer: The tokenizer, if the model has none that can be read: an object, a name or a folder.
+        candidates: Strings to examine if the tokenizer is unpublished, or a file of them.
         endpoint: Options for requests to the server, for a model behind an endpoint.
         role: The role of the texts.
     """
@@ -419,8 +421,8 @@ class EncoderSpec(LoadingSettings):
     model: str
     prompting: Prompting = field(default_factory=Prompting)
     layer_choice: LayerChoice | None = None
-    vocabulary: str | None = None
-    candidates: str | None = None
+    tokenizer: Any = None
+    candidates: Any = None
     endpoint: EndpointOptions | None = None
     role: Role | None = None
 
