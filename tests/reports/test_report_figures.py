@@ -19,7 +19,7 @@ from stickytoken.reports.figures.effects import costs, token_costs
 from stickytoken.reports.figures.explanation import explanation_figures
 from stickytoken.reports.figures.run import (
     bins,
-    breakdowns,
+    break_down,
     composition,
     distribution,
     scatter,
@@ -161,7 +161,7 @@ def test_panels_stand_below_each_other_without_touching():
 
 def test_breakdowns_count_every_token_once():
     table = tokens(400, sticky=5)
-    kinds, scripts, lengths, positions = breakdowns(table)
+    kinds, scripts, lengths, positions = break_down(table)
     for panel in (kinds, scripts, lengths, positions):
         assert sum(panel.examined) == 400
         assert sum(panel.sticky) == 5

@@ -247,6 +247,7 @@ def _table_row(measure: Column, entry: _WorstOfRun) -> tuple[str | None, ...]:
     worst = entry.worst
     values = (worst.value, worst.low, worst.high, *entry.quantiles)
     cells = [None if value is None else measure.text(value) for value in values]
+    # In the order of `_WORST_HEADINGS`.
     return (measure.title, entry.name, worst.token, worst.verdict, *cells)
 
 
@@ -379,9 +380,9 @@ def _draw_tokens(names: Sequence[str], tokens: Sequence[ComparedToken]) -> go.Fi
     """Draw one panel per measure, with one row per token and one mark per run."""
     titles = [fig.axis_title(measure) for measure in MEASURES]
     figure = fig.new_panels(titles, height=170 + 24 * len(tokens), spacing=0.08, same_scale=True)
-    for run, name in enumerate(names):
+    for run_index, name in enumerate(names):
         for panel, measure in enumerate(MEASURES, start=1):
-            _draw_tokens_of_run(figure, tokens, run, name, panel, measure)
+            _draw_tokens_of_run(figure, tokens, run_index, name, panel, measure)
     for panel, measure in enumerate(MEASURES, start=1):
         figure.add_vline(x=0, line=fig.THIN_LINE, col=panel)
         figure.update_xaxes(tickformat=fig.tick_format(measure), col=panel)
@@ -396,42 +397,43 @@ def _draw_tokens(names: Sequence[str], tokens: Sequence[ComparedToken]) -> go.Fi
 
 
 def _draw_tokens_of_run(
-    figure: go.Figure, tokens: Sequence[ComparedToken], run: int, name: str, panel: int, measure: Column
+    figure: go.Figure, tokens: Sequence[ComparedToken], run_index: int, name: str, panel: int, measure: Column
 ) -> None:
     """Draw one run's marks in a measure's panel. A token without a value gets no mark."""
-    rows = []
+    token_rows = []
     values = []
     hover_texts = []
     symbols = []
-    shape = _SHAPES[run % len(_SHAPES)]
+    shape = _SHAPES[run_index % len(_SHAPES)]
     for row, token in enumerate(tokens):
-        in_run = token.in_runs[run]
+        in_run = token.in_runs[run_index]
         value = in_run.erased if measure is ERASED else in_run.push
         if value is None:
             continue
-        rows.append(row)
+        token_rows.append(row)
         values.append(round(value, 4))
         hover_texts.append([fig.label(token.token), fig.label(in_run.verdict or "not judged")])
         symbols.append(shape if in_run.verdict == "sticky" else f"{shape}-open")
-    if not rows:
+    if not token_rows:
         return
     marks: dict[str, Any] = {
         "type": "scatter",
         "x": values,
-        "y": rows,
+        "y": token_rows,
         "mode": "markers",
         "customdata": hover_texts,
         "hovertemplate": f"%{{customdata[0]}}: %{{x:{fig.number_format(measure)}}}, "
         f"%{{customdata[1]}}<extra>{fig.label(name)}</extra>",
-        "marker": {"color": fig.SERIES[run % len(fig.SERIES)], "symbol": symbols, "size": 10},
+        "marker": {"color": fig.SERIES[run_index % len(fig.SERIES)], "symbol": symbols, "size": 10},
         "name": fig.label(_cut_middle(visible(name))),
-        "legendgroup": str(run),
+        "legendgroup": str(run_index),
         "showlegend": panel == 1,
     }
     figure.add_trace(marks, row=1, col=panel)
 
 
 def _cut_middle(name: str) -> str:
-    if len(name) <= _NAME_BEGIN + _NAME_END + 1:
+    longest = _NAME_BEGIN + 1 + _NAME_END  # 1 for the ellipsis
+    if len(name) <= longest:
         return name
     return f"{name[:_NAME_BEGIN]}…{name[-_NAME_END:]}"

@@ -93,7 +93,7 @@ def _card(
         if column.key == "vector_deviation":
             measures.append(_vector_measure(row["vector_deviation"], content.run.settings.number("unusual")))
             continue
-        # If a token has a severity, its card shows only the thresholds that the token reaches.
+        # The card of a token with a severity says why it has it: only thresholds that it reaches are shown.
         threshold = thresholds.get(column.key)
         if isinstance(column, Measure) and is_graded and not column.is_reached(row, thresholds):
             threshold = None
@@ -143,9 +143,9 @@ class _Scale:
     def of(cls, content: RunContent, column: Column, rows: Sequence[dict[str, Any]]) -> _Scale:
         ordinary = 0.0
         if column.key == PUSH.key:
-            result: Any = content.run.result  # the record of the method that has this column
-            ordinary_push = result.ordinary_push
-            ordinary = PUSH.none if ordinary_push is None else ordinary_push
+            result: Any = content.run.result  # the record of `profile`, the only method with a push
+            # An ordinary push that was not measured counts as the push of a token that does nothing.
+            ordinary = PUSH.none if result.ordinary_push is None else result.ordinary_push
         values = [ordinary]
         for row in rows:
             ends = (row.get(f"{column.key}_low"), row.get(f"{column.key}_high"))

@@ -106,13 +106,13 @@ def _with_properties(tokens: pl.DataFrame, vocabulary: pl.DataFrame) -> pl.DataF
         (number of characters, without surrounding white space) and `position` (rank of the id in the
         vocabulary, from 0 for the smallest id to 1 for the largest).
     """
-    mark = word_mark(vocabulary["token"].drop_nulls())
+    mark_of_words = word_mark(vocabulary["token"].drop_nulls())
     kinds = []
     scripts = []
     lengths = []
     for token, decoded, category in tokens.select("token", "decoded", "category").iter_rows():
         text = decoded or ""
-        kinds.append(kind_of(token or "", text, category or "", mark).value)
+        kinds.append(kind_of(token or "", text, category or "", mark_of_words).value)
         scripts.append(script_of(text))
         lengths.append(len(text.strip()))
     ranks = vocabulary.select("token_id").sort("token_id").with_row_index("rank")

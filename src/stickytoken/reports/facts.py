@@ -104,13 +104,13 @@ def notes(content: RunContent) -> list[str]:
     lines += content.missing
     for impact in content.impacts[:MOST_IMPACTS]:
         lines += [f"impact: {name} was not measured: {reason}" for name, reason in impact.failed.items()]
-    for count, most, noun in (
+    for count, most_shown, noun in (
         (len(content.impacts), MOST_IMPACTS, "impact measurements"),
         (len(content.scans), MOST_SCANS, "scans"),
         (len(content.audits), MOST_SCANS, "audits"),
     ):
-        if count > most:
-            lines.append(f"only the latest {most} of {count} {noun} in the run folder are shown")
+        if count > most_shown:
+            lines.append(f"only the latest {most_shown} of {count} {noun} in the run folder are shown")
     for record in content.repairs[:MOST_REPAIRS]:
         checks = [] if record.verification is None else record.verification.checks
         lines += [
@@ -266,19 +266,20 @@ class SymptomCurves:
     ordinary: list[Curve]
 
 
-def curves_of(content: RunContent) -> SymptomCurves:
+def read_curves(content: RunContent) -> SymptomCurves:
     """Return the symptom curves stored in a run; both lists are empty if it stores none."""
     if content.evidence is None:
         return SymptomCurves([], [])
     verdicts = content.tokens.select("token_id", "verdict")
     names = content.run.vocabulary.select("token_id", "token").join(verdicts, on="token_id", how="left")
+    # One row for each token with a curve: its curve, name and verdict.
     rows = content.evidence.tokens.join(names, on="token_id", how="left", maintain_order="left").to_dicts()
     curves = SymptomCurves([], [])
     for row in rows:
-        curve = {name: row[name] for name in ("token", "verdict", "copies", "below", "above")}
+        curve = {key: row[key] for key in ("token", "verdict", "copies", "below", "above")}
         curve["token"] = row["token"] or f"id {row['token_id']}"
-        group = curves.ordinary if row["ordinary"] else curves.tokens
-        group.append(curve)
+        same_group = curves.ordinary if row["ordinary"] else curves.tokens
+        same_group.append(curve)
     return curves
 
 
@@ -286,7 +287,7 @@ def curve_figures(content: RunContent) -> list[ReportFigure]:
     """Return the figure of the symptom curves, in a list that is empty if the run stores no curves."""
     if content.evidence is None:
         return []
-    curves = curves_of(content)
+    curves = read_curves(content)
     return [run_figures.symptom_curves(curves.tokens, curves.ordinary, content.plan.mean_similarity)]
 
 
@@ -296,7 +297,7 @@ def paper_figures(content: RunContent) -> list[ReportFigure]:
     These figures can be saved to files; the report does not contain them.
     """
     figures = [paper.flagged_categories(content.tokens)]
-    curves = curves_of(content)
+    curves = read_curves(content)
     sticky_curves = [curve for curve in curves.tokens if curve["verdict"] == "sticky"]
     # If the run stores no curves of sticky tokens, the figure shows the curves of the strongest other tokens.
     who = "sticky tokens" if sticky_curves else "the strongest tokens"
@@ -356,11 +357,12 @@ class ExplainedToken:
 
 def explained_tokens(content: RunContent) -> list[ExplainedToken]:
     """Return the explained tokens: the flagged tokens, worst first, followed by the others by token id."""
-    rank = {token_id: position for position, token_id in enumerate(content.sticky["token_id"])}
+    rank_by_id = {token_id: rank for rank, token_id in enumerate(content.sticky["token_id"])}
 
     def rank_and_id(explanation: StoredExplanation) -> tuple[int, int]:
         token_id = explanation.token.token_id
-        return rank.get(token_id, len(rank)), token_id
+        rank_after_flagged = len(rank_by_id)
+        return rank_by_id.get(token_id, rank_after_flagged), token_id
 
     tokens = []
     for position, explanation in enumerate(sorted(content.explanations, key=rank_and_id)):
@@ -473,7 +475,7 @@ def show_audits(content: RunContent) -> list[ShownAudit]:
 def show_audit(audit: Audit) -> ShownAudit:
     """Return an audit, formatted for the report of its run and for its own page."""
     answer = auditing.answer(audit)
-    *token_sentences, rule = auditing.token_conclusions(audit)
+    *token_sentences, rule = auditing.token_conclusions(audit)  # the last sentence states the rule
     token_rows = auditing.token_rows(audit)
     worst = token_rows.filter(verdict="sticky").head(_MOST_STICKY)
     if worst.is_empty():
@@ -499,17 +501,17 @@ def show_audit(audit: Audit) -> ShownAudit:
 
 def _table_of_worst(token_rows: pl.DataFrame) -> DataTable:
     """Return a table that fits on a phone: push and found share, each with its interval in brackets."""
-    columns = {column.key: column for column in auditing.TOKEN_COLUMNS}
-    keys = ("push", "found")
+    column_by_key = {column.key: column for column in auditing.TOKEN_COLUMNS}
+    shown_columns = [column_by_key["push"], column_by_key["found"]]
     rows = []
     for row in token_rows.iter_rows(named=True):
         cells = [row["token"]]
-        for key in keys:
-            value = row[key]
-            said = None if value is None else f"{columns[key].text(value)} ({row[f'{key}_interval']})"
-            cells.append(said)
+        for column in shown_columns:
+            value = row[column.key]
+            interval = row[f"{column.key}_interval"]
+            cells.append(None if value is None else f"{column.text(value)} ({interval})")
         rows.append(cells)
-    titles = [f"{columns[key].title} (interval)" for key in keys]
+    titles = [f"{column.title} (interval)" for column in shown_columns]
     return DataTable(["token", *titles], rows)
 
 

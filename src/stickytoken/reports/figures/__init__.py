@@ -278,7 +278,7 @@ class Band:
 
     @classmethod
     def of(cls, lines: NDArray[np.float64]) -> Band:
-        """Return the band from the minimum to the maximum of several lines, each a row of `lines`."""
+        """Return the band from the minimum to the maximum of lines of shape (lines, points)."""
         return cls(
             lines.min(axis=0).round(5).tolist(),
             lines.mean(axis=0).round(5).tolist(),
@@ -349,5 +349,6 @@ def stacked(figure: go.Figure, *, panels: int, height: int) -> dict[str, Any]:
         changes[f"annotations[{panel}].y"] = top
     legend_is_below = figure.layout.legend.y is not None and figure.layout.legend.y < 0
     if legend_is_below:
+        # It stays 70 pixels below the panels: positions are shares of the height, which has changed.
         changes["legend.y"] = -70 / height
     return changes

@@ -82,16 +82,17 @@ def costs(effects: Rows, measured: str = "sticky", settings: str = "") -> Report
     figure = fig.new_figure(height=150 + 54 * len(effects))
     tasks = [f"{fig.label(row['task'])}<br>{fig.label(row['metric'])}" for row in effects]
     for kind, look in _LOOKS.items():
-        drop = f"drop_{kind}"
+        loss_column = f"drop_{kind}"
         name = _group_name(kind, measured)
-        defined = [position for position, row in enumerate(effects) if row[drop] is not None]
-        rows = [effects[position] for position in defined]
+        # The loss is None where the metric is undefined.
+        drawn_positions = [position for position, row in enumerate(effects) if row[loss_column] is not None]
+        rows = [effects[position] for position in drawn_positions]
         marks: dict[str, Any] = {
             "type": "scatter",
-            "x": [round(row[drop], 5) for row in rows],
-            "y": [position + look.offset for position in defined],
-            "customdata": [tasks[position] for position in defined],
-            "error_x": _error_bars(rows, drop),
+            "x": [round(row[loss_column], 5) for row in rows],
+            "y": [position + look.offset for position in drawn_positions],
+            "customdata": [tasks[position] for position in drawn_positions],
+            "error_x": _error_bars(rows, loss_column),
             "mode": "markers",
             "marker": {"color": look.color, "symbol": look.symbol, "size": 12},
             "name": f"{name} tokens, mean",
@@ -128,6 +129,8 @@ def _error_bars(rows: Rows, column: str) -> dict[str, Any]:
 
 def _add_zero_line_and_legend(figure: go.Figure) -> None:
     figure.add_vline(x=0, line=fig.THIN_LINE)
+    # The legend is 70 pixels below the plot. Positions are shares of the plot's height, which is that of the
+    # figure without about 110 pixels for titles and legend.
     legend = {"y": -70 / (figure.layout.height - 110), "yanchor": "top"}
     figure.update_layout(hovermode="closest", legend=legend)
 
@@ -141,9 +144,9 @@ def token_costs(conditions: Rows, measured: str = "sticky") -> ReportFigure:
     """
     panels = list(dict.fromkeys((row["task"], row["metric"]) for row in conditions))
     sentences = [_token_cost_sentence(conditions, task, metric, measured) for task, metric in panels]
-    ranked = sorted(conditions, key=lambda row: _look_of(row) != "sticky")
-    names = list(dict.fromkeys(_condition_name(row) for row in ranked))[:_MOST_TOKENS]
-    rows = [row for row in ranked if _condition_name(row) in names and row["drop"] is not None]
+    measured_first = sorted(conditions, key=lambda row: not _is_measured(row))
+    names = list(dict.fromkeys(_condition_name(row) for row in measured_first))[:_MOST_TOKENS]
+    rows = [row for row in measured_first if _condition_name(row) in names and row["drop"] is not None]
     if rows:
         plot = _draw_token_costs(rows, panels, names, measured)
     else:
@@ -177,7 +180,7 @@ def _draw_token_costs(
     for column, panel in enumerate(panels, start=1):
         in_panel = [row for row in rows if (row["task"], row["metric"]) == panel]
         for kind, look in _LOOKS.items():
-            of_kind = [row for row in in_panel if _look_of(row) == kind]
+            of_kind = [row for row in in_panel if _is_measured(row) == (kind == "sticky")]
             marks: dict[str, Any] = {
                 "type": "scatter",
                 "x": [round(row["drop"], 5) for row in of_kind],
@@ -224,10 +227,6 @@ def _token_cost_sentence(conditions: Rows, task: str, metric: str, measured_kind
 
 def _condition_name(row: Mapping[str, Any]) -> str:
     return fig.label(row["kind"] if row["token_id"] is None else f"{row['token']} ({row['kind']})")
-
-
-def _look_of(row: Mapping[str, Any]) -> str:
-    return "sticky" if _is_measured(row) else "benign"
 
 
 def _is_measured(row: Mapping[str, Any]) -> bool:

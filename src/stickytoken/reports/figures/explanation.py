@@ -66,24 +66,26 @@ def explanation_figures(explanation: StoredExplanation) -> list[ReportFigure]:
     token = explanation.token.token
     measures = explanation.tables["measures"]
     return [
-        _by_layer(
+        _plot_by_layer(
             f"{prefix}-attention",
             "Attention that the copies receive, by layer",
             _rows_by_panel(measures, _ATTENTION),
             token,
             _READ_ATTENTION,
         ),
-        _by_head(f"{prefix}-heads", explanation.tables["heads"]),
-        _by_layer(
+        _plot_by_head(f"{prefix}-heads", explanation.tables["heads"]),
+        _plot_by_layer(
             f"{prefix}-drift",
             "Drift of the hidden states, by layer",
             _rows_by_panel(measures, _DRIFT),
             token,
             _READ_DRIFT,
         ),
-        _pooling(f"{prefix}-pooling", measures, token, explanation.record.pooling or "unknown"),
-        _attribution(f"{prefix}-attribution", explanation.tables["attribution"], explanation.tables["pairs"]),
-        _embedding(f"{prefix}-embedding", explanation),
+        _plot_pooling(f"{prefix}-pooling", measures, token, explanation.record.pooling or "unknown"),
+        _plot_attribution(
+            f"{prefix}-attribution", explanation.tables["attribution"], explanation.tables["pairs"]
+        ),
+        _plot_embedding(f"{prefix}-embedding", explanation),
     ]
 
 
@@ -96,7 +98,7 @@ def _rows_by_panel(measures: pl.DataFrame, titles: Mapping[str, str]) -> dict[st
     return rows_by_panel
 
 
-def _by_layer(
+def _plot_by_layer(
     name: str, title: str, rows_by_panel: Mapping[str, Sequence[Row]], token: str, reading: str
 ) -> ReportFigure:
     """Plot measures against the layer, with the mean and the interval of the benign tokens."""
@@ -202,7 +204,7 @@ _HEAD_COLUMNS = (
 _DEEPEST_DEVIATION = 10.0
 
 
-def _by_head(name: str, heads: pl.DataFrame) -> ReportFigure:
+def _plot_by_head(name: str, heads: pl.DataFrame) -> ReportFigure:
     title = "Attention that the copies receive, by layer and head"
     headings = ("layer", "head", *(column.replace("_", " ") for column in _HEAD_COLUMNS))
     single_heads = heads.drop_nulls("head").sort("layer", "head")
@@ -282,7 +284,7 @@ def _head_details(cell: Row | None) -> list[Any]:
     return [None if cell is None else cell[column] for column in columns]
 
 
-def _pooling(name: str, measures: pl.DataFrame, token: str, pooling: str) -> ReportFigure:
+def _plot_pooling(name: str, measures: pl.DataFrame, token: str, pooling: str) -> ReportFigure:
     """Draw how much the copies contribute to the vector of a text, with the intervals of benign tokens."""
     title = "What the copies contribute to the sentence vector"
     reading = (
@@ -363,7 +365,7 @@ def _measure_table(rows: Sequence[Row], columns: Sequence[str]) -> DataTable:
     return DataTable.of({column: column.replace("_", " ") for column in ("measure", *columns)}, rows)
 
 
-def _embedding(name: str, explanation: StoredExplanation) -> ReportFigure:
+def _plot_embedding(name: str, explanation: StoredExplanation) -> ReportFigure:
     """Draw how the token's row of the embedding matrix ranks among the rows of the available tokens."""
     title = "The row of the embedding matrix"
     token = explanation.token.token
@@ -445,14 +447,14 @@ def _draw_embedding(rows: Sequence[Row], token: str) -> go.Figure:
 _LISTED_PAIRS = 10
 
 
-def _attribution(name: str, cells: pl.DataFrame, pairs: pl.DataFrame) -> ReportFigure:
+def _plot_attribution(name: str, cells: pl.DataFrame, pairs: pl.DataFrame) -> ReportFigure:
     """Draw how much each pair of tokens contributes to the similarity of two texts."""
     title = "One pair's similarity, token by token"
     if pairs.is_empty():
         return fig.figure_of_nothing(name, title, _READ_ATTRIBUTION, "no similarity was attributed")
     pair = pairs.sort("pair").row(0, named=True)
     cells = cells.filter(pair=pair["pair"])
-    # The last row and the last column belong to the reference text.
+    # The last row and the last column belong to the reference, a text of padding.
     between_tokens = cells.filter(
         pl.col("row") < pl.col("row").max(), pl.col("column") < pl.col("column").max()
     )
@@ -482,6 +484,7 @@ def _attribution_in_words(pair: Row, between_tokens: pl.DataFrame) -> str:
 
 
 def _attribution_rows(cells: pl.DataFrame, between_tokens: pl.DataFrame) -> list[tuple[Any, ...]]:
+    # First the sum of each row of the matrix, then the largest single cells.
     sums = (
         cells.group_by("row", maintain_order=True)
         .agg(pl.col("row_token", "row_part").first(), pl.lit("all").alias("anchor"), pl.col("value").sum())

@@ -16,7 +16,7 @@ import polars as pl
 from stickytoken.methods.symptoms import SIMILARITY_EDGES
 from stickytoken.reports import figures as fig
 from stickytoken.reports.figures import DataTable, ReportFigure
-from stickytoken.reports.figures.run import SIDES, Breakdown, Curve, breakdown_by, draw_breakdowns, mean_line
+from stickytoken.reports.figures.run import SIDES, Breakdown, Curve, break_down_by, draw_breakdowns, mean_line
 from stickytoken.reports.templating import minus
 from stickytoken.vocabulary import Category, Kind
 from stickytoken.words import counted
@@ -191,33 +191,35 @@ def flagged_categories(tokens: pl.DataFrame) -> ReportFigure:
         return fig.figure_of_nothing(name, title, reading, "this run has no sticky token")
     categories = [category.value for category in Category if (tokens["category"] == category.value).any()]
     kinds = [kind.value for kind in Kind if (tokens["entry"] == kind.value).any()]
-    parts = [
-        breakdown_by(tokens, "category", "category", categories),
-        breakdown_by(tokens, "entry", "kind of entry", kinds),
+    breakdowns = [
+        break_down_by(tokens, "category", "category", categories),
+        break_down_by(tokens, "entry", "kind of entry", kinds),
     ]
     rows: list[tuple[Any, ...]] = []
-    for part in parts:
-        rows += _share_rows(part)
-    plot = draw_breakdowns(parts)
-    alt = f"{counted(len(sticky), 'sticky token')} of {len(tokens):,}. {_shares_in_words(parts)}"
+    for breakdown in breakdowns:
+        rows += _share_rows(breakdown)
+    plot = draw_breakdowns(breakdowns)
+    alt = f"{counted(len(sticky), 'sticky token')} of {len(tokens):,}. {_shares_in_words(breakdowns)}"
     headings = ("property", "group", "tokens", "sticky", "share of the sticky tokens")
-    narrow = fig.stacked(plot, panels=len(parts), height=700)
+    narrow = fig.stacked(plot, panels=len(breakdowns), height=700)
     return ReportFigure(name, title, plot, alt, reading, DataTable(headings, rows), narrow)
 
 
-def _share_rows(part: Breakdown) -> list[tuple[Any, ...]]:
-    total = sum(part.sticky)  # not 0: the caller draws nothing if no token is sticky
+def _share_rows(breakdown: Breakdown) -> list[tuple[Any, ...]]:
+    total = sum(breakdown.sticky)  # not 0: the caller draws nothing if no token is sticky
     return [
-        (part.title, group, examined, sticky, f"{sticky / total:.1%}")
-        for group, examined, sticky in zip(part.groups, part.examined, part.sticky, strict=True)
+        (breakdown.title, group, examined, sticky, f"{sticky / total:.1%}")
+        for group, examined, sticky in zip(
+            breakdown.groups, breakdown.examined, breakdown.sticky, strict=True
+        )
     ]
 
 
-def _shares_in_words(parts: Sequence[Breakdown]) -> str:
+def _shares_in_words(breakdowns: Sequence[Breakdown]) -> str:
     sentences = []
-    for part in parts:
-        total = sum(part.sticky)
-        sticky_counts = zip(part.groups, part.sticky, strict=True)
+    for breakdown in breakdowns:
+        total = sum(breakdown.sticky)
+        sticky_counts = zip(breakdown.groups, breakdown.sticky, strict=True)
         described = [f"{count / total:.0%} {group}" for group, count in sticky_counts if count]
-        sentences.append(f"By {part.title}: {', '.join(described)}.")
+        sentences.append(f"By {breakdown.title}: {', '.join(described)}.")
     return " ".join(sentences)
