@@ -390,14 +390,14 @@ def load_endpoint(
             spec,
             dtype="float32",
             truncate_dim=encoder.truncate_dim,
-            vocabulary=_absolute(tokenizer),
-            candidates=_absolute(candidates),
+            vocabulary=_make_absolute(tokenizer),
+            candidates=_make_absolute(candidates),
             endpoint=options,
         )
     return encoder
 
 
-def _absolute(source: Any) -> str | None:
+def _make_absolute(source: Any) -> str | None:
     if source is None:
         return None
     path = Path(source).expanduser()
