@@ -163,7 +163,7 @@ def new_panels(titles: Sequence[str], *, height: int, spacing: float, same_scale
     )
 
 
-def diverging(strongest: float, title: str) -> dict[str, Any]:
+def make_diverging_scale(strongest: float, title: str) -> dict[str, Any]:
     """Return Plotly options that give a heat map a diverging colour scale centred on 0.
 
     Args:
@@ -212,10 +212,10 @@ def label(text: str) -> str:
 
 def legend_label(text: str) -> str:
     """Shorten token text so that it fits into a legend, and prepare it as `label` does."""
-    return label(shortened(visible(text), _LEGEND_CHARACTERS))
+    return label(shorten(visible(text), _LEGEND_CHARACTERS))
 
 
-def shortened(text: str, characters: int) -> str:
+def shorten(text: str, characters: int) -> str:
     """Shorten a text to at most this many characters. A shortened text ends in an ellipsis."""
     return text if len(text) <= characters else f"{text[: characters - 1]}…"
 
@@ -326,7 +326,7 @@ def draw_ordinary(
     figure.add_trace(mean_line, row=row, col=column)
 
 
-def stacked(figure: go.Figure, *, panels: int, height: int) -> dict[str, Any]:
+def stack_panels(figure: go.Figure, *, panels: int, height: int) -> dict[str, Any]:
     """Return the layout changes that stack the panels of a figure on a narrow screen.
 
     The changes are meant for `ReportFigure.narrow`. The figure itself is not changed.

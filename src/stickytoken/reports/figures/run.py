@@ -44,9 +44,9 @@ def distribution(tokens: pl.DataFrame, described: Distribution) -> ReportFigure:
         described.name,
         described.title,
         _draw_distribution(measured, described),
-        _distribution_in_words(measured, column),
+        _describe_distribution(measured, column),
         described.reading,
-        _distribution_table(measured, column),
+        _make_distribution_table(measured, column),
     )
 
 
@@ -55,7 +55,8 @@ def _draw_distribution(measured: pl.DataFrame, described: Distribution) -> go.Fi
     column = described.column
     counts, edges = bins(measured[column.key].to_numpy())
     intervals = [
-        [_precise_text(column, start), _precise_text(column, end)] for start, end in pairwise(edges.tolist())
+        [_format_precisely(column, start), _format_precisely(column, end)]
+        for start, end in pairwise(edges.tolist())
     ]
     figure = fig.new_figure()
     bars: dict[str, Any] = {
@@ -95,18 +96,18 @@ def _draw_distribution(measured: pl.DataFrame, described: Distribution) -> go.Fi
     return figure
 
 
-def _distribution_in_words(measured: pl.DataFrame, column: Column) -> str:
+def _describe_distribution(measured: pl.DataFrame, column: Column) -> str:
     quantiles = np.quantile(measured[column.key].to_numpy(), (0.05, 0.5, 0.95))
-    low, middle, high = [_precise_text(column, value) for value in quantiles]
+    low, middle, high = [_format_precisely(column, value) for value in quantiles]
     text = (
         f"{column.title.capitalize()} of {counted(len(measured), 'token')}: median {middle}, 90% between "
         f"{low} and {high}."
     )
-    flagged = sorted(measured.filter(verdict="sticky")[column.key])
+    flagged = sorted(measured.filter(verdict="sticky")[column.key])  # values, in ascending order
     if flagged:
-        span = f"at {_precise_text(column, flagged[0])}"
-        if len(flagged) > 1:
-            span = f"between {_precise_text(column, flagged[0])} and {_precise_text(column, flagged[-1])}"
+        lowest = _format_precisely(column, flagged[0])
+        highest = _format_precisely(column, flagged[-1])
+        span = f"at {lowest}" if len(flagged) == 1 else f"between {lowest} and {highest}"
         text += f" {len(flagged)} sticky {span}."
     return text
 
@@ -115,7 +116,7 @@ def _distribution_in_words(measured: pl.DataFrame, column: Column) -> str:
 _TABLE_BINS = 12
 
 
-def _distribution_table(measured: pl.DataFrame, column: Column) -> DataTable:
+def _make_distribution_table(measured: pl.DataFrame, column: Column) -> DataTable:
     values = measured[column.key].to_numpy()
     if np.ptp(values) >= _NO_SPAN:
         edges = np.linspace(values.min(), values.max(), _TABLE_BINS + 1)
@@ -129,11 +130,13 @@ def _distribution_table(measured: pl.DataFrame, column: Column) -> DataTable:
         pairwise(edges.tolist()), counts, sticky_counts, strict=True
     ):
         if count:
-            rows.append((_precise_text(column, start), _precise_text(column, end), count, sticky_count))
+            rows.append(
+                (_format_precisely(column, start), _format_precisely(column, end), count, sticky_count)
+            )
     return DataTable(("from", "to", "tokens", "sticky"), rows)
 
 
-def _precise_text(column: Column, value: float) -> str:
+def _format_precisely(column: Column, value: float) -> str:
     # One digit more than in the table of tokens, so that neighbouring bins differ.
     if column.digits is None or not column.unit:
         return minus(f"{value:.4f}")
@@ -280,9 +283,9 @@ def scatter(tokens: pl.DataFrame, described: Scatter) -> ReportFigure:
         described.name,
         described.title,
         _draw_scatter(measured, described),
-        _scatter_in_words(measured, described),
+        _describe_scatter(measured, described),
         described.reading,
-        _scatter_table(measured, described),
+        _make_scatter_table(measured, described),
     )
 
 
@@ -320,7 +323,7 @@ def _draw_scatter(measured: pl.DataFrame, described: Scatter) -> go.Figure:
     return figure
 
 
-def _scatter_in_words(measured: pl.DataFrame, described: Scatter) -> str:
+def _describe_scatter(measured: pl.DataFrame, described: Scatter) -> str:
     text = (
         f"{described.x.title.capitalize()} against {described.y.title} of {counted(len(measured), 'token')}."
     )
@@ -328,16 +331,16 @@ def _scatter_in_words(measured: pl.DataFrame, described: Scatter) -> str:
     groups = {f"{len(sticky)} sticky": sticky, "All tokens": measured}
     for name, rows in groups.items():
         if not rows.is_empty():
-            medians = _quantile_texts(rows, described, 0.5)
+            medians = _format_quantiles(rows, described, 0.5)
             text += f" {name}: medians {medians[0]} and {medians[1]}."
     return text
 
 
-def _quantile_texts(rows: pl.DataFrame, described: Scatter, level: float) -> list[str]:
+def _format_quantiles(rows: pl.DataFrame, described: Scatter, level: float) -> list[str]:
     texts = []
     for column in (described.x, described.y):
         quantile = np.quantile(rows[column.key].to_numpy(), level)
-        texts.append(_precise_text(column, float(quantile)))
+        texts.append(_format_precisely(column, float(quantile)))
     return texts
 
 
@@ -345,16 +348,16 @@ def _quantile_texts(rows: pl.DataFrame, described: Scatter, level: float) -> lis
 _LISTED_TOKENS = 20
 
 
-def _scatter_table(measured: pl.DataFrame, described: Scatter) -> DataTable:
+def _make_scatter_table(measured: pl.DataFrame, described: Scatter) -> DataTable:
     sticky = measured.filter(pl.col("verdict") == "sticky")
     sticky = sticky.sort(described.y.key, descending=True).head(_LISTED_TOKENS)
     rows: list[tuple[Any, ...]] = []
     for row in sticky.iter_rows(named=True):
-        x = _precise_text(described.x, row[described.x.key])
-        y = _precise_text(described.y, row[described.y.key])
+        x = _format_precisely(described.x, row[described.x.key])
+        y = _format_precisely(described.y, row[described.y.key])
         rows.append((row["token"], row["verdict"], x, y))
     for name, level in (("lower quartile", 0.25), ("median", 0.5), ("upper quartile", 0.75)):
-        rows.append((f"({name} of all)", None, *_quantile_texts(measured, described, level)))
+        rows.append((f"({name} of all)", None, *_format_quantiles(measured, described, level)))
     return DataTable(("token", "verdict", described.x.title, described.y.title), rows)
 
 
@@ -401,21 +404,21 @@ def symptom_curves(curves: list[Curve], controls: list[Curve], u: float) -> Repo
         table = DataTable(("token", "pairs", *(f"{count} copies" for count in copies)), rows)
         plot = _draw_curves(curves[:_DRAWN_CURVES], ordinary, copies, u)
         if curves:
-            narrow = fig.stacked(plot, panels=len(SIDES), height=820)
+            narrow = fig.stack_panels(plot, panels=len(SIDES), height=820)
     else:
         plot = fig.empty_figure("this run has no symptom curves")
     return ReportFigure(
         "symptom-curves",
         "Symptom curves",
         plot,
-        _curves_in_words(curves, ordinary, u),
+        _describe_curves(curves, ordinary, u),
         _READ_CURVES,
         table,
         narrow,
     )
 
 
-def mean_line(lines: Sequence[Sequence[float | None]]) -> list[float | None]:
+def average_lines(lines: Sequence[Sequence[float | None]]) -> list[float | None]:
     """Return the mean of several lines at each point, or None at a point where no line has a value."""
     means: list[float | None] = []
     for values in zip(*lines, strict=True):
@@ -424,7 +427,7 @@ def mean_line(lines: Sequence[Sequence[float | None]]) -> list[float | None]:
     return means
 
 
-def _curves_in_words(curves: list[Curve], ordinary: Mapping[str, list[list[float]]], u: float) -> str:
+def _describe_curves(curves: list[Curve], ordinary: Mapping[str, list[list[float]]], u: float) -> str:
     """Return sentences on how copies of the plotted tokens and of ordinary tokens change similarities."""
     if not curves:
         return "There are no symptom curves."
@@ -441,7 +444,7 @@ def _curves_in_words(curves: list[Curve], ordinary: Mapping[str, list[list[float
             continue
         first = positions[0]
         last = positions[-1]
-        moves = [_move_in_words(side, curve[side][first], curve[side][last]) for side in SIDES if curve[side]]
+        moves = [_describe_move(side, curve[side][first], curve[side][last]) for side in SIDES if curve[side]]
         sentences.append(
             f"{curve['copies'][last]} copies of {curve['token']} move pairs {' and '.join(moves)}."
         )
@@ -449,12 +452,12 @@ def _curves_in_words(curves: list[Curve], ordinary: Mapping[str, list[list[float
         moves = []
         for side, lines in ordinary.items():
             means = np.mean(lines, axis=0)
-            moves.append(_move_in_words(side, means[0], means[-1]))
+            moves.append(_describe_move(side, means[0], means[-1]))
         sentences.append(f"Ordinary tokens move them {' and '.join(moves)}.")
     return " ".join(sentences)
 
 
-def _move_in_words(side: str, start: float, end: float) -> str:
+def _describe_move(side: str, start: float, end: float) -> str:
     return f"{side} u from {start:.3f} to {end:.3f}"
 
 
@@ -635,7 +638,7 @@ def composition(tokens: pl.DataFrame) -> ReportFigure:
         " ".join(sentences),
         _READ_COMPOSITION,
         DataTable(("property", "group", "tokens", "sticky", "share sticky"), rows),
-        fig.stacked(plot, panels=len(breakdowns), height=1180),
+        fig.stack_panels(plot, panels=len(breakdowns), height=1180),
     )
 
 
@@ -650,8 +653,8 @@ def draw_breakdowns(breakdowns: list[Breakdown]) -> go.Figure:
         horizontal_spacing=0.1,
         figure=fig.new_figure(height=280 * panel_rows),
     )
-    grey = {"color": fig.ORDINARY, "opacity": 0.65, "pattern": _pattern("")}
-    hatched = {"color": fig.STICKY, "opacity": 1, "pattern": _pattern("/")}
+    grey = {"color": fig.ORDINARY, "opacity": 0.65, "pattern": _make_pattern("")}
+    hatched = {"color": fig.STICKY, "opacity": 1, "pattern": _make_pattern("/")}
     for position, breakdown in enumerate(breakdowns):
         cell = {"row": position // 2 + 1, "col": position % 2 + 1}
         in_legend = position == 0
@@ -665,7 +668,7 @@ def draw_breakdowns(breakdowns: list[Breakdown]) -> go.Figure:
     return plot
 
 
-def _pattern(shape: str) -> dict[str, Any]:
+def _make_pattern(shape: str) -> dict[str, Any]:
     return {"shape": shape, "size": 5, "solidity": 0.25}
 
 
