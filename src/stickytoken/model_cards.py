@@ -39,8 +39,8 @@ def card_block(run: Run) -> str:
         '<!-- stickytoken:begin -->'
     """
     paragraphs = [BEGIN, "## Sticky tokens", f"**{markdown(comparisons.short_headline(run))}**"]
-    paragraphs += _list_of_tokens(run)
-    rows = [(name, markdown(value)) for name, value in _card_rows(run)]
+    paragraphs += _list_tokens(run)
+    rows = [(name, markdown(value)) for name, value in _list_card_rows(run)]
     paragraphs.append(markdown_table(("measure", "value"), rows))
     paragraphs += [markdown(line) for line in comparisons.rule_lines(run)]
     paragraphs += [
@@ -55,7 +55,7 @@ def card_block(run: Run) -> str:
 _LISTED = 10
 
 
-def _list_of_tokens(run: Run) -> list[str]:
+def _list_tokens(run: Run) -> list[str]:
     """Return the paragraphs that list the worst sticky tokens; an empty list if no token is sticky.
 
     A sentence that does not name its token can apply to several tokens, so it is written only once, after the
@@ -65,7 +65,7 @@ def _list_of_tokens(run: Run) -> list[str]:
     if worst.is_empty():
         return []
     items = []
-    general_sentences: dict[str, None] = {}
+    general_sentences: dict[str, None] = {}  # a set that keeps the order
     for row in worst.iter_rows(named=True):
         name = quoted(row["token"])
         thresholds = run.thresholds(row)
@@ -73,7 +73,7 @@ def _list_of_tokens(run: Run) -> list[str]:
         own_sentences = [sentence for sentence in sentences if name in sentence]
         general_sentences |= dict.fromkeys(sentence for sentence in sentences if name not in sentence)
         item = f"{name} ({row.get('severity') or row['verdict']})"
-        facts = _measures_in_words(row)
+        facts = _describe_measures(row)
         if facts:
             item += f": {facts}."
         items.append("- " + markdown(" ".join([item, *own_sentences])))
@@ -91,7 +91,7 @@ def _list_of_tokens(run: Run) -> list[str]:
     return paragraphs
 
 
-def _measures_in_words(row: Mapping[str, Any]) -> str:
+def _describe_measures(row: Mapping[str, Any]) -> str:
     facts = []
     for measure in MEASURES:
         value = row.get(measure.key)
@@ -106,7 +106,7 @@ def _measures_in_words(row: Mapping[str, Any]) -> str:
     return ", ".join(facts)
 
 
-def _card_rows(run: Run) -> list[tuple[str, str]]:
+def _list_card_rows(run: Run) -> list[tuple[str, str]]:
     """Return the rows of the card's table; each row has the name of a measure and its value."""
     record = run.record
     compared = comparisons.ComparedRun(record.model.short_title, run)
@@ -122,6 +122,7 @@ def _card_rows(run: Run) -> list[tuple[str, str]]:
     if compared.share is not None:
         rows.append((f"sticky per 10,000 (exact {level})", comparisons.shown_share(compared)))
     vocabulary = f"{run.available:,} of {record.model.vocabulary:,} vocabulary entries"
+    # Of a local file, only the name is published.
     source = Path(record.corpus.source)
     texts = source.name if source.is_absolute() and source.name else record.corpus.source
     rows += [("available tokens", vocabulary), ("texts", texts)]
@@ -147,7 +148,7 @@ def table_row(run: Run) -> str:
     """
     record = run.record
     compared = comparisons.ComparedRun(record.model.short_title, run)
-    whole = compared.examined is comparisons.Examined.WHOLE
+    is_whole = compared.examined is comparisons.Examined.WHOLE
     sticky = f"{len(run.sticky):,} of {len(run.tokens):,}"
     worst = []
     for measure in MEASURES:
@@ -165,19 +166,20 @@ def table_row(run: Run) -> str:
     cells = (
         record.model.short_title,
         f"{record.started[:10]}, stickytoken {record.versions.get('stickytoken', 'of unknown version')}",
-        sticky if whole else f"{sticky} ({compared.examined.value})",
+        sticky if is_whole else f"{sticky} ({compared.examined.value})",
         *worst,
         f"{run.result.sequences:,} texts, {minutes}, {device}",
     )
     return f"| {' | '.join(map(markdown, cells))} |"
 
 
-def _line_of(marker: str) -> re.Pattern[bytes]:
+def _compile_marker_line(marker: str) -> re.Pattern[bytes]:
+    # The marker at the beginning of a line, and at most white space after it.
     return re.compile(rb"^%b[ \t]*\r?$" % re.escape(marker.encode()), re.MULTILINE)
 
 
-_BEGIN_LINE = _line_of(BEGIN)
-_END_LINE = _line_of(END)
+_BEGIN_LINE = _compile_marker_line(BEGIN)
+_END_LINE = _compile_marker_line(END)
 # Matches the beginning of a marker, so that a damaged marker is noticed too.
 _ANY_MARKER = re.compile(rb"<!--[ \t]*stickytoken:", re.IGNORECASE)
 
@@ -217,6 +219,7 @@ def with_block(card: bytes, block: str, name: str) -> bytes:
         return card[: begins[0].start()] + content + card[ends[0].start() + len(END) :]
     if not card:
         return content + newline
+    # Between the card and the block, there is a blank line.
     if card.endswith(2 * newline):
         gap = b""
     elif card.endswith(b"\n"):
@@ -368,11 +371,11 @@ def write_eval_results(run: Run, dataset: str, path: str | Path) -> bool:
     target = file_path("the file of evaluation results", path)
     content = eval_results_yaml(eval_results(run, dataset)).encode()
     with reading(target, RunError):
-        before = target.read_bytes() if target.exists() else None
+        before = target.read_bytes() if target.exists() else b""
     if before == content:
         return False
     try:
-        tasks = {entry.task_id for entry in parse_eval_result_entries(yaml.safe_load(before or b"") or [])}
+        tasks = {entry.task_id for entry in parse_eval_result_entries(yaml.safe_load(before) or [])}
     except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"{target} does not contain evaluation results: choose another file for the results of "
@@ -437,6 +440,7 @@ def push_card(
         repository_info = api.model_info(repository)
         commit = repository_info.sha
         present = {sibling.rfilename for sibling in repository_info.siblings or ()}
+        # The present content of the files to write; None for those that the repository lacks.
         before: dict[str, bytes | None] = dict.fromkeys((_CARD, *files))
         with TemporaryDirectory() as folder:
             for name in before:

@@ -14,12 +14,12 @@ from stickytoken.explanation.files import explanation_folders, read_explanation
 from stickytoken.methods import Column, Distribution, Scatter
 from stickytoken.methods.measures import ERASED
 from stickytoken.reports._comparison import tokens_by_run, worst_by_run
-from stickytoken.reports.figures import AFTER, CONTROL, SERIES, STICKY, stacked, template
+from stickytoken.reports.figures import AFTER, CONTROL, SERIES, STICKY, stack_panels, template
 from stickytoken.reports.figures.effects import costs, token_costs
 from stickytoken.reports.figures.explanation import explanation_figures
 from stickytoken.reports.figures.run import (
     bins,
-    breakdowns,
+    break_down,
     composition,
     distribution,
     scatter,
@@ -153,7 +153,7 @@ def test_curves_show_both_sides_and_the_range_of_the_controls():
 
 
 def test_panels_stand_below_each_other_without_touching():
-    changes = stacked(symptom_curves(CURVES, CONTROLS, 0.25).plot, panels=2, height=800)
+    changes = stack_panels(symptom_curves(CURVES, CONTROLS, 0.25).plot, panels=2, height=800)
     low, high, bottom, top = (*changes["yaxis2.domain"], *changes["yaxis.domain"])
     assert 0 == low < high < bottom < top == 1
     assert changes["xaxis.domain"] == changes["xaxis2.domain"] == [0, 1]
@@ -161,7 +161,7 @@ def test_panels_stand_below_each_other_without_touching():
 
 def test_breakdowns_count_every_token_once():
     table = tokens(400, sticky=5)
-    kinds, scripts, lengths, positions = breakdowns(table)
+    kinds, scripts, lengths, positions = break_down(table)
     for panel in (kinds, scripts, lengths, positions):
         assert sum(panel.examined) == 400
         assert sum(panel.sticky) == 5

@@ -88,7 +88,8 @@ class ComparedRun:
     def largest(self, measure: Measure) -> WorstToken | None:
         """Return the token with the largest value of a measure; None if the run has no values of the measure.
 
-        If any tokens are confirmed, only confirmed and flagged tokens are considered.
+        If any tokens are confirmed (measured in many texts), only confirmed and flagged tokens are
+        considered, because the largest of many values from few texts is large by chance.
         """
         tokens = self.run.tokens
         if measure.key not in tokens.columns:
@@ -119,6 +120,7 @@ class ComparedRun:
         """
         if self.examined is Examined.CHOSEN:
             return None
+        # Tokens examined in addition to the sample, such as special tokens, would distort the share.
         is_drawn = ~pl.col("token_id").is_in(self.run.record.beside_sample or [])
         sticky = len(self.run.sticky.filter(is_drawn))
         examined = len(self.run.tokens.filter(is_drawn))
@@ -299,20 +301,20 @@ def agreement(first: ComparedRun, second: ComparedRun) -> Agreement:
         shared=len(shared),
         sticky_in_both=in_both,
         jaccard=in_both / in_either if in_either else None,
-        spearman_erased=_spearman(shared.select("erased", "erased_other")),
-        spearman_push=_spearman(shared.select("push", "push_other")),
-        spearman_score=_spearman(shared.select("sticky_score", "sticky_score_other")),
+        spearman_erased=_correlate_ranks(shared.select("erased", "erased_other")),
+        spearman_push=_correlate_ranks(shared.select("push", "push_other")),
+        spearman_score=_correlate_ranks(shared.select("sticky_score", "sticky_score_other")),
     )
 
 
-def _spearman(columns: pl.DataFrame) -> float | None:
+def _correlate_ranks(two_columns: pl.DataFrame) -> float | None:
     from scipy.stats import spearmanr
 
-    complete = columns.drop_nulls()
-    is_constant = min(column.n_unique() for column in complete) <= 1
-    if len(complete) < _FEWEST_RANKED or is_constant:
+    complete_rows = two_columns.drop_nulls()
+    is_constant = any(column.n_unique() <= 1 for column in complete_rows)
+    if len(complete_rows) < _FEWEST_RANKED or is_constant:
         return None
-    return float(spearmanr(*complete).statistic)
+    return float(spearmanr(*complete_rows).statistic)
 
 
 # Two runs are treated as measured on the same texts if they share at least this fraction of their anchors,
@@ -462,7 +464,7 @@ def _group_by_anchors(runs: Sequence[ComparedRun], anchors: Sequence[set[str]]) 
             if len(first & anchors_of_run) >= _MIN_SHARED_ANCHORS * min(len(first), len(anchors_of_run)):
                 names.append(compared.name)
                 break
-        else:
+        else:  # the run shares too few anchors with the first run of every group, and begins its own
             first_anchors.append(anchors_of_run)
             groups.append([compared.name])
     return groups
@@ -558,11 +560,11 @@ def _describe_prompt(compared: ComparedRun) -> str:
     return stored if isinstance(stored, str) else json.dumps(stored)
 
 
-def _describe_differences(runs: Sequence[ComparedRun], value: Callable[[ComparedRun], str]) -> str:
+def _describe_differences(runs: Sequence[ComparedRun], value_of: Callable[[ComparedRun], str]) -> str:
     """Return the different values of the runs, each with the names of its runs; empty if all are equal."""
     names_by_value: dict[str, list[str]] = {}
     for compared in runs:
-        names_by_value.setdefault(value(compared), []).append(compared.name)
+        names_by_value.setdefault(value_of(compared), []).append(compared.name)
     if len(names_by_value) == 1:
         return ""
     return "; ".join(f"{value}: {listed(names)}" for value, names in names_by_value.items())
@@ -604,9 +606,9 @@ _SHARE: dict[str, type[pl.DataType]] = dict.fromkeys(
 )
 
 
-def _values_by_column(columns: Mapping[str, Any], values: Sequence[Any] | None) -> dict[str, Any]:
+def _fill_columns(columns: Mapping[str, Any], values: Sequence[Any] | None) -> dict[str, Any]:
     if values is None:
-        return dict.fromkeys(columns)
+        return dict.fromkeys(columns)  # null in every column
     return dict(zip(columns, values, strict=True))
 
 
@@ -659,9 +661,9 @@ class Comparison:
                 "selection": compared.examined.value,
             }
             for measure in MEASURES:
-                row |= _values_by_column(_LARGEST[measure.key], compared.largest(measure))
+                row |= _fill_columns(_LARGEST[measure.key], compared.largest(measure))
             row["sticky"] = len(run.sticky)
-            row |= _values_by_column(_SHARE, share_per_10000)
+            row |= _fill_columns(_SHARE, share_per_10000)
             row["confidence"] = compared.confidence
             row["repair"] = compared.repair
             rows.append(row)
@@ -759,7 +761,8 @@ def shown_share(compared: ComparedRun) -> str:
     return f"{PER * share.value:.1f} ({PER * share.low:.1f} to {PER * share.high:.1f})"
 
 
-_SHOWN: dict[str, Callable[[ComparedRun], str]] = {
+# The columns of the comparison table: how the cell of a run is made, keyed by heading.
+_CELL_MAKERS: dict[str, Callable[[ComparedRun], str]] = {
     "run": lambda compared: compared.name,
     "method": lambda compared: compared.run.record.method,
     "examined": lambda compared: f"{len(compared.run.tokens):,} of {compared.run.available:,}",
@@ -770,16 +773,16 @@ _SHOWN: dict[str, Callable[[ComparedRun], str]] = {
     "sticky per 10,000": shown_share,
     "repaired copy": lambda compared: compared.repair,
 }
-HEADINGS = tuple(_SHOWN)
+HEADINGS = tuple(_CELL_MAKERS)
 
 
-def shown_rows(comparison: Comparison) -> list[Sequence[str]]:
-    """Return the cells of the comparison table as text, one row per run."""
+def shown_rows(comparison: Comparison) -> list[list[str]]:
+    """Return the cells of the comparison table as text, one row per run, in the order of `HEADINGS`."""
 
-    def shown_row(compared: ComparedRun) -> tuple[str, ...]:
-        return tuple(show(compared) for show in _SHOWN.values())
+    def make_row(compared: ComparedRun) -> list[str]:
+        return [make_cell(compared) for make_cell in _CELL_MAKERS.values()]
 
-    return [shown_row(compared) for compared in comparison.runs]
+    return [make_row(compared) for compared in comparison.runs]
 
 
 def compare(runs: Iterable[Run | str | Path]) -> Comparison:
@@ -811,12 +814,12 @@ def compare(runs: Iterable[Run | str | Path]) -> Comparison:
         if paths.count(path) > 1:
             raise InputError(f"the run {run.path} was passed twice: pass each run once")
     compared = [ComparedRun(name, run) for name, run in zip(_choose_names(opened), opened, strict=True)]
-    most_serious_first = list(Answer)[::-1]
+    most_serious_first = [Answer.NO, Answer.CARE]
     reasons = sorted(_find_reasons(compared), key=lambda reason: most_serious_first.index(reason.answer))
     answers = {}
     for measure in ComparedNumber:
-        answers_of_measure = [reason.answer for reason in reasons if measure in reason.measures]
-        answers[measure] = answers_of_measure[0] if answers_of_measure else Answer.YES
+        answers_of_reasons = [reason.answer for reason in reasons if measure in reason.measures]
+        answers[measure] = answers_of_reasons[0] if answers_of_reasons else Answer.YES
     return Comparison(
         runs=tuple(compared),
         comparability=Comparability(answers, tuple(reasons)),

@@ -193,7 +193,7 @@ _PAIR_SAMPLING = frozenset({"sentence_count", "pair_count"})
 
 def _differing_settings(run: Run) -> list[str]:
     corpus = run.record.corpus
-    has_pairs = corpus.sentences is None
+    has_pairs = corpus.sentences is None  # the run was given pairs, not sentences to draw them from
     # Which tokens get an exact score changes neither candidates nor verdicts.
     unused_settings = {"scores"} | (_PAIR_SAMPLING if has_pairs else set())
     differences = []
@@ -261,8 +261,8 @@ def published_list(run: Run) -> pl.DataFrame | None:
     published = published_tokens(name)
     vocabulary = run.vocabulary.select("token_id", "token")
     at_their_id = published.join(vocabulary, on=["token_id", "token"], how="semi")
-    is_same = not published.is_empty() and len(at_their_id) == len(published)
-    return published if is_same else None
+    has_same_vocabulary = not published.is_empty() and len(at_their_id) == len(published)
+    return published if has_same_vocabulary else None
 
 
 def mention_of_paper(run: Run) -> str | None:
@@ -316,7 +316,9 @@ def beside_run(run: Run, name: str) -> BesideRun:
     # The tables are joined by id only. A published token that is not in the run's vocabulary at this id would
     # get the numbers of a different token, so its numbers are set to null.
     tokens = published.join(in_run, on="token_id", how="left", maintain_order="left").with_columns(
-        pl.when(is_known).then(pl.col(column)).alias(column) for column in in_run.columns[1:]
+        pl.when(is_known).then(pl.col(column)).alias(column)
+        for column in in_run.columns
+        if column != "token_id"
     )
     examined = tokens.filter(is_known & pl.col("examined"))
     erased = None

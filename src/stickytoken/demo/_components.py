@@ -43,8 +43,8 @@ def lead(text: str) -> str:
     return render("lead.html.j2", text=text)
 
 
-def figure_slots(count: int) -> list[Any]:
-    """Add hidden placeholders for figures to the page; `slot_contents` fills the placeholders.
+def add_figure_slots(count: int) -> list[Any]:
+    """Add hidden placeholders for figures to the page; `fill_slots` fills the placeholders.
 
     Returns:
         The components of all placeholders. Each placeholder has four components: a column, and in this column
@@ -57,8 +57,8 @@ def figure_slots(count: int) -> list[Any]:
     return slots
 
 
-def slot_contents(figures: Iterable[ReportFigure | None]) -> list[Any]:
-    """Return the values of the components of `figure_slots`.
+def fill_slots(figures: Iterable[ReportFigure | None]) -> list[Any]:
+    """Return the values of the components of `add_figure_slots`.
 
     Each figure fills one placeholder. A placeholder whose figure is None is hidden.
     """

@@ -70,40 +70,44 @@ def explore_tab(startup: Startup, tab: gr.Tab) -> None:
 def _add_components(library: RunLibrary, label: str) -> _Components:
     """Add the components of the tab, filled with the run of the given label, and return them."""
     content = library.content(label)
-    rows = _matching_tokens(content)
+    rows = _find_tokens(content)
     run = gr.Dropdown(library.labels, value=label, label="Run", interactive=True)
-    first_screen = _first_screen(content, library.report_path(label))
+    first_screen = _render_first_screen(content, library.report_path(label))
     about = [gr.HTML(html, elem_id=f"explore-{name}") for name, html in first_screen.items()]
     with gr.Row():
         search = gr.Textbox(label="Search", info="part of a token", min_width=160)
         filters = [
             gr.Dropdown(
-                _choices(content, name), value=[], multiselect=True, label=name.capitalize(), min_width=160
+                _list_choices(content, name),
+                value=[],
+                multiselect=True,
+                label=name.capitalize(),
+                min_width=160,
             )
             for name in _FILTERED
         ]
-    count = gr.HTML(_count_message(content, len(rows)), elem_id="explore-count")
+    count = gr.HTML(_render_count(content, len(rows)), elem_id="explore-count")
     table = gr.Dataframe(
-        _table_of(content, rows), interactive=False, max_height=420,
+        _make_table(content, rows), interactive=False, max_height=420,
         show_label=False, label="Tokens of the run",
         elem_id="explore-table", buttons=[],
     )  # fmt: skip
     token = gr.Dropdown(
-        _token_choices(rows), value=worst_token(content), label="Token to show", interactive=True,
+        _list_token_choices(rows), value=worst_token(content), label="Token to show", interactive=True,
         info="or click a row of the table", elem_id="explore-token",
     )  # fmt: skip
-    evidence = [gr.HTML("", elem_id="explore-evidence"), *ui.figure_slots(1)]
+    evidence = [gr.HTML("", elem_id="explore-evidence"), *ui.add_figure_slots(1)]
     return _Components(run, about, search, filters, count, table, token, evidence)
 
 
 def _add_events(startup: Startup, components: _Components, tab: gr.Tab) -> None:
     """Connect the components to their handlers. Every event also updates the evidence for the chosen token.
 
-    `ui.show_errors` gives each handler a fallback, such as `_without_run` for `open_run`. If the handler
+    `ui.show_errors` gives each handler a fallback, such as `_replace_run` for `open_run`. If the handler
     fails, the fallback returns values that show the error in the components of the handler.
     """
     handlers = _Handlers(startup)
-    show_evidence = ui.show_errors(handlers.show_evidence, _without_evidence)
+    show_evidence = ui.show_errors(handlers.show_evidence, _replace_evidence)
     run = components.run
     token = components.token
     evidence = components.evidence
@@ -117,19 +121,19 @@ def _add_events(startup: Startup, components: _Components, tab: gr.Tab) -> None:
     tab.select(open_tab, [visited, run, token], [visited, *evidence], **ui.ON_MODEL)
 
     matches = [components.count, components.table, token]
-    open_run = ui.show_errors(handlers.open_run, _without_run)
+    open_run = ui.show_errors(handlers.open_run, _replace_run)
     run_outputs = [components.search, *components.filters, *components.about, *matches]
     run_opened = run.input(open_run, run, run_outputs, **ui.ON_TABLES)
     run_opened.then(show_evidence, [run, token], evidence, **ui.ON_MODEL)
 
-    search_tokens = ui.show_errors(handlers.search_tokens, _without_matches)
+    search_tokens = ui.show_errors(handlers.search_tokens, _replace_matches)
     # Gradio reports pasted text as a change event but not as an input event.
     triggers = [components.search.change, *(field.input for field in components.filters)]
     search_inputs = [run, components.search, *components.filters]
     searched = gr.on(triggers, search_tokens, search_inputs, matches, **ui.ON_TABLES)
     searched.then(show_evidence, [run, token], evidence, **ui.ON_MODEL)
 
-    select_row = ui.show_errors(handlers.select_row, _without_selection)
+    select_row = ui.show_errors(handlers.select_row, _replace_selection)
     card = evidence[0]  # shows the error if the row cannot be selected
     row_selected = components.table.select(select_row, run, [token, card], **ui.ON_TABLES)
     row_selected.then(show_evidence, [run, token], evidence, **ui.ON_MODEL)
@@ -146,23 +150,23 @@ class _Handlers:
 
     def open_run(self, label: str) -> list[Any]:
         content = self._library.content(label)
-        tokens = _matching_tokens(content)
+        tokens = _find_tokens(content)
         search = ""
-        filters = [gr.update(choices=_choices(content, name), value=[]) for name in _FILTERED]
+        filters = [gr.update(choices=_list_choices(content, name), value=[]) for name in _FILTERED]
         # The headline and the rest of the first screen, as HTML.
-        about = _first_screen(content, self._library.report_path(label)).values()
-        count = _count_message(content, len(tokens))
-        token_field = gr.update(choices=_token_choices(tokens), value=worst_token(content))
-        return [search, *filters, *about, count, _table_of(content, tokens), token_field]
+        about = _render_first_screen(content, self._library.report_path(label)).values()
+        count = _render_count(content, len(tokens))
+        token_field = gr.update(choices=_list_token_choices(tokens), value=worst_token(content))
+        return [search, *filters, *about, count, _make_table(content, tokens), token_field]
 
     def search_tokens(self, label: object, text: object, *filter_values: object) -> list[Any]:
         content = self._library.content(label)
-        matches = _matching_tokens(content, text if isinstance(text, str) else "", filter_values)
-        token = gr.update(choices=_token_choices(matches))
+        matches = _find_tokens(content, text if isinstance(text, str) else "", filter_values)
+        token = gr.update(choices=_list_token_choices(matches))
         # Select the first match. Without a search, keep the current token.
         if text and len(matches):
             token["value"] = matches["token_id"][0]
-        return [_count_message(content, len(matches)), _table_of(content, matches), token]
+        return [_render_count(content, len(matches)), _make_table(content, matches), token]
 
     def select_row(self, label: object, event: gr.SelectData) -> list[Any]:
         # Every run has a column with the title "id", but a click may come without the cells of a row.
@@ -171,48 +175,48 @@ class _Handlers:
         id_column = titles.index("id")
         has_id = id_column < len(cells) and cells[id_column] not in (None, "")
         token = gr.update(value=check_token_id(cells[id_column])) if has_id else gr.skip()
-        # The card is an output because an error is shown in its place; see `_without_selection`.
+        # The card is an output because an error is shown in its place; see `_replace_selection`.
         unchanged_card = gr.skip()
         return [token, unchanged_card]
 
     def show_evidence(self, label: object, token_id: object) -> list[Any]:
         if token_id is None:
-            return _without_evidence("")
+            return _replace_evidence("")
         content = self._library.content(label)
         chosen_id = check_token_id(token_id)
         # If no evidence can exist for the token, this call raises an error that says why.
-        content = replace(content, evidence=_evidence_of(self._startup, content, chosen_id))
+        content = replace(content, evidence=_find_evidence(self._startup, content, chosen_id))
         rows_of_token = content.tokens.filter(token_id=chosen_id)
         if rows_of_token.is_empty():
             raise InputError(f"the run did not examine token id {chosen_id}: choose one from its table")
         (token_card,) = cards(content, rows_of_token)
         card = ui.render("evidence.html.j2", card=token_card, confidence=content.confidence)
         # Without curves, the place of the figure is hidden.
-        return [card, *ui.slot_contents(facts.curve_figures(content) or [None])]
+        return [card, *ui.fill_slots(facts.curve_figures(content) or [None])]
 
 
 # If a handler of this tab fails, one of these functions returns the values that show the error. They are
 # functions and not constants, because Gradio modifies the values that it receives.
 
 
-def _without_run(error: str) -> list[Any]:
+def _replace_run(error: str) -> list[Any]:
     filters = [gr.update(choices=[], value=[]) for _ in _FILTERED]
-    return ["", *filters, error, "", *_without_matches("")]
+    return ["", *filters, error, "", *_replace_matches("")]
 
 
-def _without_matches(error: str) -> list[Any]:
+def _replace_matches(error: str) -> list[Any]:
     return [error, gr.update(value={"headers": [], "data": []}), gr.update(choices=[], value=None)]
 
 
-def _without_selection(error: str) -> list[Any]:
+def _replace_selection(error: str) -> list[Any]:
     return [gr.update(value=None), error]
 
 
-def _without_evidence(error: str) -> list[Any]:
-    return [error, *ui.slot_contents([None])]
+def _replace_evidence(error: str) -> list[Any]:
+    return [error, *ui.fill_slots([None])]
 
 
-def _first_screen(content: RunContent, report_path: str) -> dict[str, str]:
+def _render_first_screen(content: RunContent, report_path: str) -> dict[str, str]:
     """Return, as HTML, the run's ``headline``, and the rest of its report's first screen (``about``)."""
     steps = list(next_steps(content.run, last_verified(content.repairs)))
     if content.run.path.is_relative_to(EXAMPLES):
@@ -238,7 +242,7 @@ def _first_screen(content: RunContent, report_path: str) -> dict[str, str]:
     return {"headline": headline, "about": about}
 
 
-def _count_message(content: RunContent, rows: int) -> str:
+def _render_count(content: RunContent, rows: int) -> str:
     text = f"{rows:,} {'token' if rows == 1 else 'tokens'}"
     if rows > _TABLE_ROWS:
         text += f"; the first {_TABLE_ROWS} are listed, so narrow the search"
@@ -253,13 +257,11 @@ _NOT_JUDGED = "not judged"
 _NO_TEXT = "–"
 
 
-def _choices(content: RunContent, column: str) -> list[str]:
+def _list_choices(content: RunContent, column: str) -> list[str]:
     return sorted(content.tokens[column].fill_null(_NOT_JUDGED).unique())
 
 
-def _matching_tokens(
-    content: RunContent, text: str = "", filter_values: Sequence[object] = ()
-) -> pl.DataFrame:
+def _find_tokens(content: RunContent, text: str = "", filter_values: Sequence[object] = ()) -> pl.DataFrame:
     """Return the tokens that contain a text and pass the filters, those that are sticky first.
 
     ``filter_values`` has what the visitor chose for each of `_FILTERED`, or nothing if nothing was chosen.
@@ -273,10 +275,11 @@ def _matching_tokens(
     if searched:
         names = pl.col("token", "decoded").str.to_lowercase()
         tokens = tokens.filter(pl.any_horizontal(names.str.contains(searched, literal=True)))
-    rank = {token_id: position for position, token_id in enumerate(content.sticky["token_id"])}
-    order = pl.col("token_id").replace_strict(rank, default=len(rank), return_dtype=pl.Int64)
+    rank_by_id = {token_id: rank for rank, token_id in enumerate(content.sticky["token_id"])}
+    # Tokens that are not sticky share the rank after the last sticky one.
+    rank = pl.col("token_id").replace_strict(rank_by_id, default=len(rank_by_id), return_dtype=pl.Int64)
     return tokens.sort(
-        order,
+        rank,
         content.run.method.TABLE.ranked_by.key,
         "token_id",
         descending=[False, True, False],
@@ -292,13 +295,13 @@ def _check_filter(column: str, values: object) -> list[str]:
     return values
 
 
-def _table_of(content: RunContent, tokens: pl.DataFrame) -> dict[str, Any]:
+def _make_table(content: RunContent, tokens: pl.DataFrame) -> dict[str, Any]:
     columns = facts.columns(content)
     values = []
     texts = []
     for row in tokens.head(_TABLE_ROWS).to_dicts():
-        values.append([_sort_value(row.get(column.key), column) for column in columns])
-        texts.append([_cell_text(row.get(column.key), column) for column in columns])
+        values.append([_make_sort_value(row.get(column.key), column) for column in columns])
+        texts.append([_format_cell(row.get(column.key), column) for column in columns])
     return {
         "headers": [column.title for column in columns],
         "data": values,
@@ -306,7 +309,7 @@ def _table_of(content: RunContent, tokens: pl.DataFrame) -> dict[str, Any]:
     }
 
 
-def _sort_value(value: Any, column: Column) -> Any:
+def _make_sort_value(value: Any, column: Column) -> Any:
     if isinstance(value, str):
         return visible(value)
     if value is None:
@@ -318,18 +321,18 @@ def _sort_value(value: Any, column: Column) -> Any:
     return value
 
 
-def _cell_text(value: Any, column: Column) -> str:
+def _format_cell(value: Any, column: Column) -> str:
     return _NO_TEXT if value is None else visible(column.text(value))
 
 
-def _token_choices(tokens: pl.DataFrame) -> list[tuple[str, int]]:
+def _list_token_choices(tokens: pl.DataFrame) -> list[tuple[str, int]]:
     if tokens.is_empty():
         return []
     rows = tokens.head(_TABLE_ROWS).select("token", "token_id").iter_rows()
     return [(f"{visible(token)} (id {token_id})", token_id) for token, token_id in rows]
 
 
-def _evidence_of(startup: Startup, content: RunContent, token_id: int) -> RunEvidence:
+def _find_evidence(startup: Startup, content: RunContent, token_id: int) -> RunEvidence:
     """Return the curves and pairs of a token, and of ordinary tokens for comparison.
 
     Curves and pairs that the run stores are taken from the run. Curves and pairs that the run does not store
@@ -347,7 +350,7 @@ def _evidence_of(startup: Startup, content: RunContent, token_id: int) -> RunEvi
         return stored._replace(tokens=rows)
     model = startup.context().model
     with model.encoder():
-        reopened = model.reopened(content.run)
+        reopened = model.reopen_run(content.run)
         measured = token_evidence(reopened, [token_id], with_ordinary=stored is None)
     if stored is None:
         return measured

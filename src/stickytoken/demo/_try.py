@@ -73,13 +73,13 @@ def try_tab(startup: shared.Startup, page: gr.Blocks) -> None:
     button = gr.Button("Show what happens", variant="primary", interactive=False)
     answer = gr.HTML(ui.message(_LOADING.format(model=visible(startup.model_name))), elem_id="try-answer")
     inputs = [*texts, token, placement, copies]
-    outputs = [answer, *ui.figure_slots(2), gr.HTML("", elem_id="try-sentences")]
+    outputs = [answer, *ui.add_figure_slots(2), gr.HTML("", elem_id="try-sentences")]
 
     def respond(anchor: object, carrier: object, name: object, where: object, count: object) -> list[Any]:
         context = startup.context()
         return _answer(context, _check_question(context, anchor, carrier, name, where, count))
 
-    answer_or_error = ui.show_errors(respond, _only_error)
+    answer_or_error = ui.show_errors(respond, _replace_answer)
 
     def respond_to_listed(
         anchor: object, carrier: object, token_id: object, where: object, count: object
@@ -96,19 +96,21 @@ def try_tab(startup: shared.Startup, page: gr.Blocks) -> None:
         return shared_example.get(lambda: _fill_form(startup.context()))
 
     example_or_error = ui.show_errors(
-        show_example, lambda error: [*([gr.skip()] * len(form)), *_only_error(error)]
+        show_example, lambda error: [*([gr.skip()] * len(form)), *_replace_answer(error)]
     )
     page.load(example_or_error, None, [*form, *outputs], **ui.ON_STARTUP)
     submits = [token.submit, *(text.submit for text in texts), copies.submit]
     triggers = [button.click, *submits, placement.input]
     gr.on(triggers, answer_or_error, inputs, outputs, **ui.ON_MODEL)
     listed_inputs = [*texts, listed_token, placement, copies]
-    listed_answer_or_error = ui.show_errors(respond_to_listed, lambda error: [gr.skip(), *_only_error(error)])
+    listed_answer_or_error = ui.show_errors(
+        respond_to_listed, lambda error: [gr.skip(), *_replace_answer(error)]
+    )
     listed_token.input(listed_answer_or_error, listed_inputs, [token, *outputs], **ui.ON_MODEL)
 
 
-def _only_error(error: str) -> list[Any]:
-    return [error, *ui.slot_contents([None, None]), ""]
+def _replace_answer(error: str) -> list[Any]:
+    return [error, *ui.fill_slots([None, None]), ""]
 
 
 def _fill_form(context: shared.AppContext) -> list[Any]:
@@ -124,7 +126,7 @@ def _fill_form(context: shared.AppContext) -> list[Any]:
     try:
         outputs = _answer(context, _check_question(context, *values), example.why)
     except StickyTokenError as error:
-        outputs = _only_error(ui.message(str(error)))
+        outputs = _replace_answer(ui.message(str(error)))
     listed = [
         (f"{context.model.shown_name(token_id)}: {verdict}", token_id)
         for token_id, verdict in shared.list_tokens(context.content)
@@ -213,7 +215,7 @@ class Trial:
 def _answer(context: shared.AppContext, question: _Question, why: str = "") -> list[Any]:
     """Measure what a visitor asks about, and return the outputs that show the answer."""
     token = question.token
-    benign = context.model.benign(token.id, context.run, _BENIGN)
+    benign = context.model.choose_benign(token.id, context.run, _BENIGN)
     sentences = [question.anchor, question.carrier]
     sentences += [text for text in shared.other_sentences(context) if text not in sentences]
     with context.model.encoder() as encoder:
@@ -237,7 +239,7 @@ def _answer(context: shared.AppContext, question: _Question, why: str = "") -> l
     heatmap = pair_heatmap(trial, name, benign_names[0] if benign_names else "")
     rows = list(zip(trial.names, trial.texts, strict=True))
     sentence_table = ui.table("Sentences of the heat-map", DataTable(("sentence", "text"), rows))
-    return [answer, *ui.slot_contents((curve, heatmap)), sentence_table]
+    return [answer, *ui.fill_slots((curve, heatmap)), sentence_table]
 
 
 def try_token(
@@ -304,7 +306,7 @@ def try_token(
         curve_inputs += [with_copies(inserted, count, sentence_b) for count in counts]
     plain_inputs = [tokenized[sentence].ids for sentence in fitting]
     heat_inputs = [all_with_copies(inserted) for inserted in (token, *benign[:1])]
-    # All inputs are encoded in one call.
+    # All inputs are encoded in one call, and their unit vectors divided again.
     inputs_by_part = [[anchor.ids], curve_inputs, plain_inputs, *heat_inputs]
     units = exact_unit_vectors(encoder.encode_ids(list(chain.from_iterable(inputs_by_part))))
     ends = np.cumsum([len(part_inputs) for part_inputs in inputs_by_part])
@@ -452,20 +454,20 @@ def pair_heatmap(trial: Trial, token: str, benign: str = "") -> ReportFigure:
     """
     titles = ["mean similarity to the other sentences, without copies"]
     titles += [f"with {trial.copies} × {name}" for name in (token, benign)]
-    off_diagonals = [_off_diagonal(matrix) for matrix in trial.heat]
+    off_diagonals = [_drop_diagonal(matrix) for matrix in trial.heat]
     rows = []
     for row, (name, text) in enumerate(zip(trial.names, trial.texts, strict=True)):
-        rows.append((name, text, *_means_of_row(off_diagonals, row)))
+        rows.append((name, text, *_average_row(off_diagonals, row)))
     plot = _draw_heatmap(trial, off_diagonals, token, benign)
     # A narrow screen has no room for the colour scale, and every cell shows its number anyway.
-    narrow = fig.stacked(plot, panels=len(trial.heat), height=350 * len(trial.heat)) | {
+    narrow = fig.stack_panels(plot, panels=len(trial.heat), height=350 * len(trial.heat)) | {
         "coloraxis.showscale": False
     }
     return ReportFigure(
         "pair-heatmap",
         "All pairs",
         plot,
-        _heatmap_in_words(trial, off_diagonals),
+        _describe_heatmap(trial, off_diagonals),
         "Rows are sentences with the copies, columns are sentences without. Copies of a sticky token make "
         "all rows similar: unrelated pairs become brighter, and a sentence becomes less similar to its own "
         "original (the diagonal).",
@@ -474,18 +476,18 @@ def pair_heatmap(trial: Trial, token: str, benign: str = "") -> ReportFigure:
     )
 
 
-def _off_diagonal(matrix: Matrix) -> Matrix:
+def _drop_diagonal(matrix: Matrix) -> Matrix:
     # Shape (n, n - 1): each row without the similarity of a sentence to itself.
     size = len(matrix)
     return matrix[~np.eye(size, dtype=bool)].reshape(size, -1)
 
 
-def _means_of_row(off_diagonals: Sequence[Matrix], row: int) -> list[float | None]:
+def _average_row(off_diagonals: Sequence[Matrix], row: int) -> list[float | None]:
     # With a single sentence, there are no others to which it could be similar.
     return [float(matrix[row].mean()) if matrix.shape[1] else None for matrix in off_diagonals]
 
 
-def _heatmap_in_words(trial: Trial, off_diagonals: Sequence[Matrix]) -> str:
+def _describe_heatmap(trial: Trial, off_diagonals: Sequence[Matrix]) -> str:
     text = ""
     if len(trial.names) > 1:
         names = ("without copies", "with copies of the token", "with copies of the benign token")

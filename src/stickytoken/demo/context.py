@@ -107,7 +107,7 @@ def find_runs(
     runs = [_list_run(path.expanduser()) for path in named]
     named_paths = {path.expanduser().resolve() for path in named}
     errors = []
-    for path in _latest_run_folders(folder):
+    for path in _find_latest_runs(folder):
         if path.resolve() in named_paths:
             continue
         try:
@@ -124,10 +124,10 @@ def find_runs(
             record = RunFolder(example).read_run()
             runs.append(ListedRun(f"{record.model.short_title} (example)", example, record))
     left_out = [" ".join(visible(str(error)).split()) for error in errors]
-    return RunLibrary(_with_distinct_labels(runs), left_out)
+    return RunLibrary(_make_labels_distinct(runs), left_out)
 
 
-def _latest_run_folders(folder: Path) -> list[Path]:
+def _find_latest_runs(folder: Path) -> list[Path]:
     try:
         run_folders = [path.parent for path in folder.glob(f"*/{store.RUN_FILE}")]
         return sorted(run_folders, key=lambda path: (-path.stat().st_mtime, path.name))[:_MOST_RUNS]
@@ -136,7 +136,7 @@ def _latest_run_folders(folder: Path) -> list[Path]:
         return []
 
 
-def _with_distinct_labels(runs: Sequence[ListedRun]) -> list[ListedRun]:
+def _make_labels_distinct(runs: Sequence[ListedRun]) -> list[ListedRun]:
     labels = [run.label for run in runs]
     distinct = []
     for run in runs:
@@ -165,6 +165,7 @@ class SharedModel:
         self.vocabulary: Vocabulary = categorize(encoder.tokenizer)
         available = self.vocabulary.available
         self._unread = frozenset(token.id for token in available if not encoder.fits((token.id,)))
+        # Keeps the last few runs that visitors asked for.
         self._reopened = lru_cache(4)(lambda run: reopen(run, encoder, self.vocabulary))
 
     @property
@@ -182,7 +183,7 @@ class SharedModel:
         """Return whether a run was made with this model."""
         return model_difference(record, self._identity) == []
 
-    def reopened(self, run: Run) -> Reopened:
+    def reopen_run(self, run: Run) -> Reopened:
         """Return a `Reopened`, which combines a run with this model so that more tokens can be measured.
 
         Raises:
@@ -196,7 +197,7 @@ class SharedModel:
         with self._lock:
             return self._reopened(run)
 
-    def benign(self, token_id: int, run: Run | None, count: int) -> tuple[Token, ...]:
+    def choose_benign(self, token_id: int, run: Run | None, count: int) -> tuple[Token, ...]:
         """Return at most `count` benign tokens that are matched to the given token.
 
         Sticky tokens of the run, and tokens that do not fit into the model's input, are excluded.
@@ -268,6 +269,7 @@ def check_placement(value: object) -> Placement:
 
 def check_token_id(value: object) -> int:
     """Return the id of a token that a visitor chose from a list (as a number) or a table (as text)."""
+    # Digits are counted before the conversion, because Python refuses to convert very many.
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
         return int(value)
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _FIRST_ABSURD_ID:
@@ -406,7 +408,7 @@ def make_worked_example(context: AppContext) -> Example:
     """
     content = context.content
     if content is None:
-        return _example_without_run(context)
+        return _make_example_without_run(context)
     which = "the worst token" if len(content.sticky) else "not sticky, but ranks highest"
     why = f"It is {which} in the run {content.run.path.name}; the sentences are"
     if content.evidence is not None:
@@ -425,7 +427,7 @@ def make_worked_example(context: AppContext) -> Example:
     return Example(sentences[0], sentences[-1], worst_token(content), _COPIES, f"{why} from that run.")
 
 
-def _example_without_run(context: AppContext) -> Example:
+def _make_example_without_run(context: AppContext) -> Example:
     vocabulary = context.model.vocabulary
     sentences = spread(list(context.corpus.texts), 2)
     entries = zip(vocabulary.ids, vocabulary.categories, strict=True)

@@ -106,8 +106,10 @@ def impact(
         out = file_path("out", out)
         resume.require_place(out, results.IMPACTS)
     run = None if run is None else open_run(run)
-    single = isinstance(tasks, (str, Path)) or hasattr(tasks, "outcomes")
-    sources: list[TaskSource] = [cast("TaskSource", tasks)] if single else list_of("tasks", "tasks", tasks)
+    is_one_task = isinstance(tasks, (str, Path)) or hasattr(tasks, "outcomes")
+    sources: list[TaskSource] = (
+        [cast("TaskSource", tasks)] if is_one_task else list_of("tasks", "tasks", tasks)
+    )
     if not sources:
         raise InputError("there is nothing to measure: pass a task (--task)")
     if tokens is None:
@@ -236,6 +238,7 @@ def _count_texts_by_stage(
         edited_roles = task.edited(settings.side)
         edited = sum(len(texts) for role, texts in task.texts.items() if role in edited_roles)
         clean = sum(len(texts) for texts in task.texts.values())
+        # Texts without copies are encoded once for all conditions.
         texts_by_stage[task.name] = clean + len(conditions) * edited
     return texts_by_stage
 
@@ -295,6 +298,7 @@ def _choose_tokens(
     vocabulary = categorize(encoder.tokenizer)
     is_published = settings.edits is Edits.PAPER
     sticky = available_tokens(vocabulary, token_ids(vocabulary, tokens))
+    # Tokens that must not be used as benign ones: sticky, excluded by the user, or too long for the model.
     barred: set[int] = set() if run is None else set(run.sticky_ids)
     excluded = list_of("token ids or texts", "exclude", exclude, ordered=False)
     if excluded:
@@ -311,12 +315,12 @@ def _choose_tokens(
         matches = 1 if is_published else settings.benign
         benign = match_apart(vocabulary, sticky_ids, barred, matches, settings.seed)
     sticky_in_run = set() if run is None else set(run.sticky["token_id"])
-    names = dict(zip(vocabulary.ids, vocabulary.tokens, strict=True))
+    string_by_id = dict(zip(vocabulary.ids, vocabulary.tokens, strict=True))
     token_records = []
     for token in sticky:
         kind = "sticky" if token.id in sticky_in_run else NAMED
         record = TokenRecord(
-            token_id=token.id, token=names[token.id], text=token.text, kind=kind, matched_to=None
+            token_id=token.id, token=string_by_id[token.id], text=token.text, kind=kind, matched_to=None
         )
         token_records.append(record)
     for number, token in enumerate(benign):
@@ -324,7 +328,7 @@ def _choose_tokens(
         # token, and so on.
         match = sticky[number % len(sticky)].id
         record = TokenRecord(
-            token_id=token.id, token=names[token.id], text=token.text, kind="benign", matched_to=match
+            token_id=token.id, token=string_by_id[token.id], text=token.text, kind="benign", matched_to=match
         )
         token_records.append(record)
     return token_records

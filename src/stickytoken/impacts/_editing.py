@@ -74,7 +74,7 @@ def make_conditions(
         if len(sticky) > 1:
             groups.append((Kind.STICKY, tuple(sticky)))
             groups.append((Kind.BENIGN, tuple(benign[: len(sticky)])))
-    # Within a repetition, the copies of all tokens have the same positions.
+    # Within a repetition, the copies of all tokens have the same positions. Clean texts draw no token.
     return [
         Condition(kind, tokens, repetition, settings.seed + repetition, draws_token and bool(tokens))
         for kind, tokens in groups
@@ -198,6 +198,7 @@ def compute_room(
     words = dict.fromkeys(token.text.strip() for condition in conditions for token in condition.tokens)
     if not words:
         return copies
-    with_word = encoder.tokenize([f"a {word} a" for word in words])
+    # How many tokens a word adds is measured between other words, where a copy may stand.
+    texts_with_word = encoder.tokenize([f"a {word} a" for word in words])
     length_without_word = len(encoder.tokenize(["a a"])[0].ids)
-    return copies * max(len(content.ids) - length_without_word for content in with_word)
+    return copies * max(len(text.ids) - length_without_word for text in texts_with_word)

@@ -136,11 +136,17 @@ class _TaskEditor:
         if isinstance(data, Mapping) and "corpus" in data:
             return {**data, "corpus": self._edit_corpus(data)}
         if isinstance(data, Mapping):
-            return {name: below if name == "train" else self.edit_data(below) for name, below in data.items()}
+            # The texts that a classifier is trained on stay as they are.
+            return {name: split if name == "train" else self.edit_data(split) for name, split in data.items()}
         column = _EDITED_COLUMNS[self._kind]
-        return data.remove_columns(column).add_column(column, self._edit_texts(data[column][:]))
+        texts = data[column][:]  # as a list
+        return data.remove_columns(column).add_column(column, self._edit_texts(texts))
 
     def _edit_corpus(self, data: Mapping[str, Any]) -> Any:
+        """Return the documents with edited texts, which begin with their titles.
+
+        In reranking, documents that answer a query are not edited.
+        """
         corpus = data["corpus"]
         has_titles = "title" in corpus.column_names
         titles = corpus["title"][:] if has_titles else [""] * len(corpus)
@@ -149,14 +155,14 @@ class _TaskEditor:
         if self._kind == "Reranking":
             for score_by_document in data["relevant_docs"].values():
                 relevant |= {document for document, score in score_by_document.items() if score > 0}
-        indices = [index for index, document in enumerate(corpus["id"][:]) if document not in relevant]
-        edited = self._edit_texts([texts[index] for index in indices])
-        for index, text in zip(indices, edited, strict=True):
+        to_edit = [index for index, document in enumerate(corpus["id"][:]) if document not in relevant]
+        edited_texts = self._edit_texts([texts[index] for index in to_edit])
+        for index, text in zip(to_edit, edited_texts, strict=True):
             texts[index] = text
         return corpus.remove_columns(["title", "text"] if has_titles else "text").add_column("text", texts)
 
     def _edit_texts(self, texts: list[Any]) -> list[Any]:
-        if texts and not isinstance(texts[0], str):
+        if texts and not isinstance(texts[0], str):  # each entry of the column is a list of texts
             return [self._edit_texts(list(inner)) for inner in texts]
         self.edited += len(texts)
         return list(edit_as_published(texts, self._tokens, self._stream))
@@ -186,10 +192,12 @@ def edit_task(task: MtebTask, condition: Condition) -> tuple[MtebTask, int]:
 
 @dataclass(frozen=True)
 class _MtebWork(GroupWork):
+    """Computes the score of an MTEB task."""
+
     name: str
     task: MtebTask
     settings: ImpactSettings
-    room: int
+    room: int  # number of tokens to leave free for copies when texts are truncated
 
     def compute(self, prepared: Group, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
         """Evaluate the task under each condition of a group.

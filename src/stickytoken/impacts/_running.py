@@ -194,8 +194,8 @@ class TaskRunner:
             self.progress,
             title=title,
         )
-        values = pl.concat(tables).select(columns).to_numpy().astype(np.float64)
-        return values.reshape(-1, units, len(columns))
+        outcomes = pl.concat(tables).select(columns).to_numpy().astype(np.float64)
+        return outcomes.reshape(-1, units, len(columns))
 
 
 def _read_vectors(file: Path, hash_of_inputs: str) -> NDArray[np.float32] | None:

@@ -61,15 +61,17 @@ def permutation_test(costs: NDArray[np.float64], key: Sequence[int]) -> tuple[fl
         return None, None
     # Subtract from the cost of each token the mean cost of all other tokens in the same matched set.
     differences = (members * costs - costs.sum(axis=1, keepdims=True)) / (members - 1)
-    of_sticky = differences[:, 0]
-    spread = float(of_sticky.std(ddof=1)) if sets > 1 else 0.0
-    effect_size = float(of_sticky.mean()) / spread if spread > _ROUNDING else None
-    threshold = of_sticky.mean() - _ROUNDING
+    sticky_differences = differences[:, 0]
+    spread = float(sticky_differences.std(ddof=1)) if sets > 1 else 0.0
+    effect_size = float(sticky_differences.mean()) / spread if spread > _ROUNDING else None
+    threshold = sticky_differences.mean() - _ROUNDING
     if members**sets <= _MOST_ENUMERATED:
+        # The sum of differences for every way to choose one member from each set.
         sums = np.zeros(1)
         for row in differences:
             sums = np.add.outer(sums, row).ravel()
         return float((sums / sets >= threshold).mean()), effect_size
+    # For every random choice, the member of each set; shape (choices, sets).
     chosen = np.random.default_rng(list(key)).integers(members, size=(_RANDOM_CHOICES, sets))
     means = differences[np.arange(sets), chosen].mean(axis=1)
     # The observed choice counts as one of the drawn choices (Phipson and Smyth 2010).
@@ -96,14 +98,15 @@ def paired_test(effects: Sequence[Mapping[str, Any]], seed: int) -> PairedTestRe
         for row in effects
         if row["main"] and row["drop_sticky"] is not None and row["drop_benign"] is not None
     ]
-    sticky_and_benign = np.array(drops, np.float64).reshape(-1, 2)
+    sticky_and_benign = np.array(drops, np.float64).reshape(-1, 2)  # shape (tasks, 2)
     permutation_p, cohens_d = permutation_test(sticky_and_benign, [seed])
     if permutation_p is None or cohens_d is None:
         return None
-    t_test = ttest_rel(sticky_and_benign[:, 0], sticky_and_benign[:, 1], alternative="greater")
+    sticky, benign = sticky_and_benign.T
+    t_test = ttest_rel(sticky, benign, alternative="greater")
     return PairedTestRecord(
         tasks=len(drops),
-        difference=float(np.diff(sticky_and_benign[:, ::-1], axis=1).mean()),
+        difference=float((sticky - benign).mean()),
         t=float(t_test.statistic),
         p_value=float(t_test.pvalue),
         cohens_d=cohens_d,
@@ -195,7 +198,7 @@ def make_task_rows(
             row["repetition"] = condition.repetition
             row["score"] = present(score)  # None if the score is not finite
             rows["scores"].append(row)
-        for row in _condition_rows(resampled_scores, groups, settings.confidence, tokens_by_id):
+        for row in _make_condition_rows(resampled_scores, groups, settings.confidence, tokens_by_id):
             rows["conditions"].append({"task": task.name, "metric": metric, **row})
         effect = {
             "task": task.name,
@@ -209,7 +212,7 @@ def make_task_rows(
     return rows
 
 
-def _condition_rows(
+def _make_condition_rows(
     resampled_scores: NDArray[np.float64],
     groups: _Groups,
     confidence: float,
@@ -264,7 +267,7 @@ def _test_drops(groups: _Groups, scores: NDArray[np.float64], key: Sequence[int]
     # measured alone, and only several tasks can be tested together.
     if any(condition.draws_token for condition in groups.conditions):
         return {"tokens": 0, "benign_tokens": 0, "effect_size": None, "p_value": None}
-    p_value, effect_size = permutation_test(_drops_by_matched_set(groups, scores), key)
+    p_value, effect_size = permutation_test(_arrange_by_matched_set(groups, scores), key)
     return {
         "tokens": len(groups.weights_of(Kind.STICKY)),
         "benign_tokens": len(groups.weights_of(Kind.BENIGN)),
@@ -273,7 +276,7 @@ def _test_drops(groups: _Groups, scores: NDArray[np.float64], key: Sequence[int]
     }
 
 
-def _drops_by_matched_set(groups: _Groups, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+def _arrange_by_matched_set(groups: _Groups, scores: NDArray[np.float64]) -> NDArray[np.float64]:
     # Example: the sticky tokens S and T, and their benign matches in the order S1, T1, S2, T2.
     clean_weights = groups.weights_of(Kind.CLEAN)
     sticky_drops = combine(clean_weights - groups.weights_of(Kind.STICKY), scores)

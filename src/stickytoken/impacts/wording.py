@@ -90,9 +90,9 @@ def conclusion(effect: Row, kind: str) -> str:
     q_value = effect["q_value"]
     if p_value is None:
         return "too few tokens to conclude (the metric is not defined for all of them)"
-    probabilities = f"p {_probability(p_value)}"
+    probabilities = f"p {_format_probability(p_value)}"
     if q_value is not None and q_value != p_value:
-        probabilities += f", corrected over tasks q {_probability(q_value)}"
+        probabilities += f", corrected over tasks q {_format_probability(q_value)}"
     if effect["difference"] <= 0:
         return f"no sign that {kind} tokens cost more ({probabilities})"
     decisive = p_value if q_value is None else q_value
@@ -100,7 +100,7 @@ def conclusion(effect: Row, kind: str) -> str:
     return f"{costs} ({probabilities})"
 
 
-def _probability(value: float) -> str:
+def _format_probability(value: float) -> str:
     return "< 0.001" if value < 0.001 else f"= {value:.2g}"
 
 
@@ -117,8 +117,8 @@ def paired_sentence(test: PairedTestRecord, kind: str) -> str:
     change = "lower" if test.difference >= 0 else "raise"
     return (
         f"over {test.tasks} tasks, {kind} tokens {change} the score by {abs(test.difference):.4f} more than "
-        f"benign ones (paired t-test: t = {test.t:.3f}, one-sided p {_probability(test.p_value)}, Cohen's "
-        f"d = {test.cohens_d:.3f}; permutation test: p {_probability(test.permutation_p)})."
+        f"benign ones (paired t-test: t = {test.t:.3f}, one-sided p {_format_probability(test.p_value)}, "
+        f"Cohen's d = {test.cohens_d:.3f}; permutation test: p {_format_probability(test.permutation_p)})."
     )
 
 
@@ -150,11 +150,11 @@ def token_sentences(impact: Impact) -> list[str]:
         if token.kind == "benign":
             continue
         benign_ids = [other.token_id for other in impact.record.tokens if other.matched_to == token.token_id]
-        sentences += _task_sentences(impact, token.token_id, benign_ids, settings)
+        sentences += _write_task_sentences(impact, token.token_id, benign_ids, settings)
     return sentences
 
 
-def _task_sentences(
+def _write_task_sentences(
     impact: Impact, token_id: int, benign_ids: Sequence[int], settings: ImpactSettings
 ) -> Iterator[str]:
     """Yield a sentence on how copies of a token change the main metric of each task."""

@@ -80,10 +80,11 @@ def measure_mean_similarity(
 def _measure_blocks(
     encoder: Encoder, runner: Runner, blocks: Sequence[tuple[Entries, ...]]
 ) -> MeanSimilarity:
+    # Each block is a shard, which has one row per group: the sum of its unit vectors, and their number.
     shards = [Shard(index, groups) for index, groups in enumerate(blocks)]
     sums_of_blocks = []
     for table in runner.run_work(EntryWork(), shards, _ROWS_OF_GROUPS):
-        sums = np.array(table["sum"].to_list(), dtype=np.float64)
+        sums = np.array(table["sum"].to_list(), dtype=np.float64)  # shape (groups, d)
         sums_of_blocks.append(VectorSums(sums, table["entries"].to_numpy()))
     encoded = sum(_count_entries(shard) for shard in shards)
     return mean_of_sums(encoder.name, sums_of_blocks, encoded, len(encoder.tokenizer.entries))

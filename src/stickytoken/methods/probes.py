@@ -21,6 +21,7 @@ from stickytoken.insertion import (
 
 Carrier: TypeAlias = str | TokenizedText
 Path: TypeAlias = tuple[int, ...]
+"""Random places of copies in a text: for each copy, the number of words before it, with earlier copies."""
 Floats: TypeAlias = NDArray[np.float64]
 
 # Number of tokens reserved for each copy that is inserted as text, because the tokenizer may split the copy
@@ -96,11 +97,13 @@ def balanced(groups: Sequence[str], count: int, seed: int | Sequence[int]) -> li
         Indices of the drawn elements.
     """
     generator = np.random.default_rng(seed)
-    queues: dict[str, list[int]] = {}
+    queues: dict[str, list[int]] = {}  # the elements of each group in random order
     for index in generator.permutation(len(groups)):
         queues.setdefault(groups[index], []).append(int(index))
-    rounds = max(map(len, queues.values()), default=0)
-    order = [queue[turn] for turn in range(rounds) for queue in queues.values() if turn < len(queue)]
+    longest = max(map(len, queues.values()), default=0)
+    order: list[int] = []
+    for turn in range(longest):
+        order += [queue[turn] for queue in queues.values() if turn < len(queue)]
     return order[:count]
 
 

@@ -114,10 +114,10 @@ class Runner:
         if not self.unanswered:
             return table
         is_unanswered = pl.col("token_id").is_in(list(self.unanswered))
-        of_measurement = [name for name in table.columns if name not in _OF_VOCABULARY]
+        measurement_columns = [name for name in table.columns if name not in _OF_VOCABULARY]
         table = table.with_columns(
             pl.when(is_unanswered).then(0 if name == "texts" else None).otherwise(pl.col(name)).alias(name)
-            for name in of_measurement
+            for name in measurement_columns
         )
         if "reason" not in table.columns:
             return table

@@ -48,13 +48,13 @@ class StoredSettings:
         Raises:
             RunError: A value is not allowed.
         """
-        names = self.defaults.__dataclass_fields__
-        values = {
+        known_names = self.defaults.__dataclass_fields__
+        known_values = {
             name: value
             for name, value in self.values.items()
-            if name in names and not isinstance(value, dict)
+            if name in known_names and not isinstance(value, dict)
         }
         try:
-            return replace(self.defaults, **values)
+            return replace(self.defaults, **known_values)
         except (TypeError, InputError) as error:
             raise RunError(f"the settings in {self.file.parent} cannot be used: {error}") from error

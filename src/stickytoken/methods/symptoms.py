@@ -103,9 +103,9 @@ class SymptomStage:
         curve is a list with one mean for 0 copies, followed by one for each number in ``copies``. The list is
         empty if there are no pairs to average over.
         """
-        return self._averages(self._similarities(vectors))
+        return self._average_similarities(self._compute_similarities(vectors))
 
-    def _similarities(self, vectors: NDArray[np.float32]) -> Floats:
+    def _compute_similarities(self, vectors: NDArray[np.float32]) -> Floats:
         """Return the similarities of carriers and anchors with 0 copies and each number of copies.
 
         Their shape is (K, 1 + numbers of copies, A).
@@ -114,15 +114,16 @@ class SymptomStage:
         after = units @ self.panel.anchors.vectors.T
         return np.concatenate([self.panel.before[:, None], after.astype(np.float64)], axis=1)
 
-    def _averages(self, similarities: Floats) -> dict[str, RowValue]:
+    def _average_similarities(self, similarities: Floats) -> dict[str, RowValue]:
         is_unrelated = self.panel.is_unrelated[:, None]  # the same pairs for every number of copies
         return {
-            "below": _mean_curve(similarities, is_unrelated),
-            "above": _mean_curve(similarities, ~is_unrelated),
+            "below": _average_curve(similarities, is_unrelated),
+            "above": _average_curve(similarities, ~is_unrelated),
         }
 
 
-def _mean_curve(similarities: Floats, is_averaged: NDArray[np.bool_]) -> list[float]:
+def _average_curve(similarities: Floats, is_averaged: NDArray[np.bool_]) -> list[float]:
+    # ``similarities`` has the shape (K, numbers of copies, A), and ``is_averaged`` (K, 1, A).
     pair_count = int(is_averaged.sum())
     if not pair_count:
         return []
@@ -158,20 +159,20 @@ class EvidenceStage(SymptomStage):
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> dict[str, RowValue]:
         """Return the curves, a histogram of similarities and the example pairs."""
-        similarities = self._similarities(vectors)
-        row = self._averages(similarities)
+        similarities = self._compute_similarities(vectors)
+        row = self._average_similarities(similarities)
         after = similarities[:, 1 + self.copies.index(self.pair_copies)]
         row["similarities_after"] = similarity_counts(after)
-        return row | self._example_pairs(after)
+        return row | self._choose_example_pairs(after)
 
-    def _example_pairs(self, after: Floats) -> dict[str, RowValue]:
+    def _choose_example_pairs(self, after: Floats) -> dict[str, RowValue]:
         """Return a typical unrelated pair, and the unrelated pair with the largest rise in similarity.
 
         The typical pair is the unrelated pair whose rise is closest to the mean rise. A pair whose carrier
         has fewer than `_LEAST_SHOWN_WORDS` words is chosen only if all unrelated pairs have such carriers.
 
         Returns:
-            The columns of the two example pairs (see `_pair_columns`), or no columns if there are no
+            The columns of the two example pairs (see `_make_pair_columns`), or no columns if there are no
             unrelated pairs.
         """
         panel = self.panel
@@ -185,10 +186,10 @@ class EvidenceStage(SymptomStage):
             return {}
         rises = (after - panel.before)[candidates]
         typical_rise = float((after - panel.before)[panel.is_unrelated].mean())
-        row = self._pair_columns("typical", pairs[np.abs(rises - typical_rise).argmin()], after)
-        return row | self._pair_columns("largest", pairs[rises.argmax()], after)
+        row = self._make_pair_columns("typical", pairs[np.abs(rises - typical_rise).argmin()], after)
+        return row | self._make_pair_columns("largest", pairs[rises.argmax()], after)
 
-    def _pair_columns(self, kind: str, pair: NDArray[np.intp], after: Floats) -> dict[str, RowValue]:
+    def _make_pair_columns(self, kind: str, pair: NDArray[np.intp], after: Floats) -> dict[str, RowValue]:
         carrier, anchor = pair.tolist()
         return {
             f"{kind}_carrier": self.texts[carrier],

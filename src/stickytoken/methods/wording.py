@@ -135,10 +135,10 @@ def harm_sentence(row: Mapping[str, Any], harm: Harm | None) -> str | None:
     Returns:
         The sentence, without a full stop; None if nothing is known.
     """
-    erased = row.get("erased")
     if harm is not None:
         hidden, pushed = harm.shares
         return harm.pushes if pushed > hidden else harm.hides
+    erased = row.get("erased")
     if erased is None:
         return None
     return (
@@ -212,7 +212,7 @@ def result_table(rule: RuleSettings, tokens: pl.DataFrame, documents: int | None
         if row["severity"] is not None:
             verdict = f"{verdict}, {row['severity']}"
         elif row["confirmed"]:
-            interval = _first_possible_interval(row, measures.thresholds(deviation, rule))
+            interval = _find_interval_that_reaches(row, measures.thresholds(deviation, rule))
             if interval is not None:
                 verdict = f"benign, {interval}"
         values = [row[measure.key] for measure in MEASURES]
@@ -222,7 +222,7 @@ def result_table(rule: RuleSettings, tokens: pl.DataFrame, documents: int | None
     return pl.DataFrame(shown_rows, schema=types, orient="row")
 
 
-def _first_possible_interval(row: Mapping[str, Any], thresholds: Mapping[str, Any]) -> str | None:
+def _find_interval_that_reaches(row: Mapping[str, Any], thresholds: Mapping[str, Any]) -> str | None:
     for measure in MEASURES:
         high = row[measure.high.key]
         if high is not None and high >= thresholds[measure.key]:

@@ -93,16 +93,16 @@ def report(
         require_file_place(report_path)
     figures_folder = None if figures is None else file_path("figures", figures)
     explanations_folder = None if explanations is None else file_path("explanations", explanations)
-    subject = _subject(what[0], explanations_folder)
+    subject = _read_subject(what[0], explanations_folder)
     text = _render(subject, format_of(report_path) if format is None else Format(str(format)))
     if report_path is not None:
         write_atomically(report_path, text.encode("utf-8", "backslashreplace"))
     if figures_folder is not None:
-        save_figures(_figures_of(subject), figures_folder)
+        save_figures(_collect_figures(subject), figures_folder)
     return text
 
 
-def _subject(
+def _read_subject(
     run_or_comparison: Run | str | Path | Comparison, explanations: Path | None
 ) -> RunContent | Comparison:
     if isinstance(run_or_comparison, Comparison):
@@ -124,7 +124,7 @@ def _render(subject: RunContent | Comparison, report_format: Format) -> str:
     return run_page(subject) if is_page else run_markdown(subject)
 
 
-def _figures_of(subject: RunContent | Comparison) -> list[ReportFigure]:
+def _collect_figures(subject: RunContent | Comparison) -> list[ReportFigure]:
     if isinstance(subject, Comparison):
         return comparison_figures(subject)
     figures = [*report_figures(subject), *paper_figures(subject)]

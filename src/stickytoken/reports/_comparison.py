@@ -96,7 +96,7 @@ def finding(comparison: Comparison) -> str:
     return answer_line
 
 
-def _glossary(comparison: Comparison) -> dict[str, str]:
+def _merge_glossaries(comparison: Comparison) -> dict[str, str]:
     meanings = dict(comparisons.GLOSSARY)
     for compared in comparison.runs:
         for term, meaning in glossary(compared.run.method.TABLE).items():
@@ -116,7 +116,7 @@ def comparison_page(comparison: Comparison) -> str:
         names=comparison.names,
         finding=finding(comparison),
         tone=worst_tone,
-        glossary=_glossary(comparison),
+        glossary=_merge_glossaries(comparison),
         **comparison_parts(comparison),
     )
 
@@ -127,7 +127,7 @@ def comparison_markdown(comparison: Comparison) -> str:
         "comparison.md.j2",
         finding=finding(comparison),
         figures=comparison_figures(comparison),
-        glossary=_glossary(comparison),
+        glossary=_merge_glossaries(comparison),
         **comparison_parts(comparison),
     )
 
@@ -199,7 +199,7 @@ class _WorstOfRun:
 
 def worst_by_run(comparison: Comparison) -> ReportFigure:
     """Draw each run's largest erased share and largest push, with their intervals."""
-    worst = {measure: _worst_of_runs(comparison, measure) for measure in MEASURES}
+    worst = {measure: _find_worst_of_runs(comparison, measure) for measure in MEASURES}
     names = [compared.name for compared in comparison.runs if _has_measures(compared)]
     left_out = [compared.name for compared in comparison.runs if not _has_measures(compared)]
     descriptions = []
@@ -208,7 +208,7 @@ def worst_by_run(comparison: Comparison) -> ReportFigure:
         for entry in entries:
             value = comparisons.shown_value(measure, entry.worst)
             descriptions.append(f"{entry.name}: {measure.title} {value} by {quoted(entry.worst.token)}")
-            rows.append(_table_row(measure, entry))
+            rows.append(_make_worst_row(measure, entry))
     if left_out:
         descriptions.append(f"not drawn, because the method does not measure it: {', '.join(left_out)}")
     figure = fig.empty_figure("no run has erased shares or pushes")
@@ -231,7 +231,7 @@ def _has_measures(compared: ComparedRun) -> bool:
     return any(compared.largest(measure) is not None for measure in MEASURES)
 
 
-def _worst_of_runs(comparison: Comparison, measure: Measure) -> list[_WorstOfRun]:
+def _find_worst_of_runs(comparison: Comparison, measure: Measure) -> list[_WorstOfRun]:
     entries = []
     for compared in comparison.runs:
         worst = compared.largest(measure)
@@ -243,16 +243,17 @@ def _worst_of_runs(comparison: Comparison, measure: Measure) -> list[_WorstOfRun
     return entries
 
 
-def _table_row(measure: Column, entry: _WorstOfRun) -> tuple[str | None, ...]:
+def _make_worst_row(measure: Column, entry: _WorstOfRun) -> tuple[str | None, ...]:
     worst = entry.worst
     values = (worst.value, worst.low, worst.high, *entry.quantiles)
     cells = [None if value is None else measure.text(value) for value in values]
+    # In the order of `_WORST_HEADINGS`.
     return (measure.title, entry.name, worst.token, worst.verdict, *cells)
 
 
 def _adapt_to_narrow_screen(figure: go.Figure, row_names: Sequence[str]) -> dict[str, Any]:
-    changes = fig.stacked(figure, panels=len(MEASURES), height=2 * figure.layout.height)
-    labels = [fig.label(fig.shortened(visible(name), _NARROW_CHARACTERS)) for name in row_names]
+    changes = fig.stack_panels(figure, panels=len(MEASURES), height=2 * figure.layout.height)
+    labels = [fig.label(fig.shorten(visible(name), _NARROW_CHARACTERS)) for name in row_names]
     changes["yaxis.ticktext"] = labels
     changes["yaxis2.ticktext"] = labels
     return changes
@@ -351,7 +352,7 @@ def tokens_by_run(comparison: Comparison) -> ReportFigure:
         figure,
         f"{len(tokens)} tokens are sticky in at least one run; {shared} in all of them.",
         _READ_TOKENS,
-        _table_of_tokens(comparison),
+        _make_table_of_tokens(comparison),
         narrow,
     )
 
@@ -360,7 +361,7 @@ def _is_measured(in_run: TokenInRun) -> bool:
     return in_run.erased is not None or in_run.push is not None
 
 
-def _table_of_tokens(comparison: Comparison) -> DataTable:
+def _make_table_of_tokens(comparison: Comparison) -> DataTable:
     columns = ["token"]
     for name in comparison.names:
         columns += [f"{name}: erased", f"{name}: push", f"{name}: verdict"]
@@ -379,9 +380,9 @@ def _draw_tokens(names: Sequence[str], tokens: Sequence[ComparedToken]) -> go.Fi
     """Draw one panel per measure, with one row per token and one mark per run."""
     titles = [fig.axis_title(measure) for measure in MEASURES]
     figure = fig.new_panels(titles, height=170 + 24 * len(tokens), spacing=0.08, same_scale=True)
-    for run, name in enumerate(names):
+    for run_index, name in enumerate(names):
         for panel, measure in enumerate(MEASURES, start=1):
-            _draw_tokens_of_run(figure, tokens, run, name, panel, measure)
+            _draw_tokens_of_run(figure, tokens, run_index, name, panel, measure)
     for panel, measure in enumerate(MEASURES, start=1):
         figure.add_vline(x=0, line=fig.THIN_LINE, col=panel)
         figure.update_xaxes(tickformat=fig.tick_format(measure), col=panel)
@@ -396,42 +397,43 @@ def _draw_tokens(names: Sequence[str], tokens: Sequence[ComparedToken]) -> go.Fi
 
 
 def _draw_tokens_of_run(
-    figure: go.Figure, tokens: Sequence[ComparedToken], run: int, name: str, panel: int, measure: Column
+    figure: go.Figure, tokens: Sequence[ComparedToken], run_index: int, name: str, panel: int, measure: Column
 ) -> None:
     """Draw one run's marks in a measure's panel. A token without a value gets no mark."""
-    rows = []
+    token_rows = []
     values = []
     hover_texts = []
     symbols = []
-    shape = _SHAPES[run % len(_SHAPES)]
+    shape = _SHAPES[run_index % len(_SHAPES)]
     for row, token in enumerate(tokens):
-        in_run = token.in_runs[run]
+        in_run = token.in_runs[run_index]
         value = in_run.erased if measure is ERASED else in_run.push
         if value is None:
             continue
-        rows.append(row)
+        token_rows.append(row)
         values.append(round(value, 4))
         hover_texts.append([fig.label(token.token), fig.label(in_run.verdict or "not judged")])
         symbols.append(shape if in_run.verdict == "sticky" else f"{shape}-open")
-    if not rows:
+    if not token_rows:
         return
     marks: dict[str, Any] = {
         "type": "scatter",
         "x": values,
-        "y": rows,
+        "y": token_rows,
         "mode": "markers",
         "customdata": hover_texts,
         "hovertemplate": f"%{{customdata[0]}}: %{{x:{fig.number_format(measure)}}}, "
         f"%{{customdata[1]}}<extra>{fig.label(name)}</extra>",
-        "marker": {"color": fig.SERIES[run % len(fig.SERIES)], "symbol": symbols, "size": 10},
+        "marker": {"color": fig.SERIES[run_index % len(fig.SERIES)], "symbol": symbols, "size": 10},
         "name": fig.label(_cut_middle(visible(name))),
-        "legendgroup": str(run),
+        "legendgroup": str(run_index),
         "showlegend": panel == 1,
     }
     figure.add_trace(marks, row=1, col=panel)
 
 
 def _cut_middle(name: str) -> str:
-    if len(name) <= _NAME_BEGIN + _NAME_END + 1:
+    longest = _NAME_BEGIN + 1 + _NAME_END  # 1 for the ellipsis
+    if len(name) <= longest:
         return name
     return f"{name[:_NAME_BEGIN]}…{name[-_NAME_END:]}"

@@ -75,12 +75,12 @@ def cards(content: RunContent, tokens: pl.DataFrame | None = None) -> list[Card]
         tokens: Rows of `content.tokens`. Default: the worst sticky tokens, at most `MOST_CARDS`.
     """
     rows = (content.sticky.head(MOST_CARDS) if tokens is None else tokens).to_dicts()
-    pairs_by_token = _pairs_by_token(content)
+    pairs_by_token = _collect_pairs(content)
     scales = {column.key: _Scale.of(content, column, rows) for column in content.run.method.TABLE.listed}
-    return [_card(content, row, scales, pairs_by_token.get(row["token_id"], [])) for row in rows]
+    return [_make_card(content, row, scales, pairs_by_token.get(row["token_id"], [])) for row in rows]
 
 
-def _card(
+def _make_card(
     content: RunContent, row: dict[str, Any], scales: dict[str, _Scale], pairs: list[dict[str, Any]]
 ) -> Card:
     """Return the card of a token."""
@@ -91,13 +91,15 @@ def _card(
         if column.digits is None or row.get(column.key) is None:
             continue
         if column.key == "vector_deviation":
-            measures.append(_vector_measure(row["vector_deviation"], content.run.settings.number("unusual")))
+            measures.append(
+                _make_vector_measure(row["vector_deviation"], content.run.settings.number("unusual"))
+            )
             continue
-        # If a token has a severity, its card shows only the thresholds that the token reaches.
+        # The card of a token with a severity says why it has it: only thresholds that it reaches are shown.
         threshold = thresholds.get(column.key)
         if isinstance(column, Measure) and is_graded and not column.is_reached(row, thresholds):
             threshold = None
-        measures.append(_card_measure(row, column, threshold, scales[column.key]))
+        measures.append(_make_card_measure(row, column, threshold, scales[column.key]))
     return Card(
         row=row,
         reason=row.get("reason") or "",
@@ -107,7 +109,7 @@ def _card(
     )
 
 
-def _pairs_by_token(content: RunContent) -> dict[int, list[dict[str, Any]]]:
+def _collect_pairs(content: RunContent) -> dict[int, list[dict[str, Any]]]:
     """Return the example pairs stored in a run, as described in `Card.pairs`, keyed by token id."""
     if content.evidence is None:
         return {}
@@ -143,9 +145,9 @@ class _Scale:
     def of(cls, content: RunContent, column: Column, rows: Sequence[dict[str, Any]]) -> _Scale:
         ordinary = 0.0
         if column.key == PUSH.key:
-            result: Any = content.run.result  # the record of the method that has this column
-            ordinary_push = result.ordinary_push
-            ordinary = PUSH.none if ordinary_push is None else ordinary_push
+            result: Any = content.run.result  # the record of `profile`, the only method with a push
+            # An ordinary push that was not measured counts as the push of a token that does nothing.
+            ordinary = PUSH.none if result.ordinary_push is None else result.ordinary_push
         values = [ordinary]
         for row in rows:
             ends = (row.get(f"{column.key}_low"), row.get(f"{column.key}_high"))
@@ -161,7 +163,7 @@ class _Scale:
         return round(2 + 96 * (value - self.start) / span, 2)
 
 
-def _vector_measure(deviation: float, unusual: float) -> CardMeasure:
+def _make_vector_measure(deviation: float, unusual: float) -> CardMeasure:
     verdict = "unusual" if deviation >= unusual else "usual"
     return CardMeasure(
         title="vector",
@@ -172,7 +174,9 @@ def _vector_measure(deviation: float, unusual: float) -> CardMeasure:
     )
 
 
-def _card_measure(row: dict[str, Any], column: Column, threshold: float | None, scale: _Scale) -> CardMeasure:
+def _make_card_measure(
+    row: dict[str, Any], column: Column, threshold: float | None, scale: _Scale
+) -> CardMeasure:
     """Format a measure of a token for the token's card.
 
     Returns:

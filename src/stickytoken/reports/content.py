@@ -33,7 +33,7 @@ class RunContent:
     Attributes:
         run: the run.
         plan: its plan.
-        tokens: its tokens, with the columns that `_with_properties` adds.
+        tokens: its tokens, with the columns that `_add_properties` adds.
         evidence: symptom curves and example pairs; None if they were not stored.
         explanations: one for each explained token.
         impacts: finished measurements of what tokens cost, latest first, as are the next three.
@@ -87,7 +87,7 @@ def read_content(path: str | Path, explanations: Path | None = None) -> RunConte
     return RunContent(
         run=run,
         plan=run.plan,
-        tokens=_with_properties(run.tokens, run.vocabulary),
+        tokens=_add_properties(run.tokens, run.vocabulary),
         evidence=run.evidence,
         explanations=tuple(stored_explanations),
         impacts=impacts,
@@ -98,7 +98,7 @@ def read_content(path: str | Path, explanations: Path | None = None) -> RunConte
     )
 
 
-def _with_properties(tokens: pl.DataFrame, vocabulary: pl.DataFrame) -> pl.DataFrame:
+def _add_properties(tokens: pl.DataFrame, vocabulary: pl.DataFrame) -> pl.DataFrame:
     """Add columns that describe the vocabulary entry of each token.
 
     Returns:
@@ -106,13 +106,13 @@ def _with_properties(tokens: pl.DataFrame, vocabulary: pl.DataFrame) -> pl.DataF
         (number of characters, without surrounding white space) and `position` (rank of the id in the
         vocabulary, from 0 for the smallest id to 1 for the largest).
     """
-    mark = word_mark(vocabulary["token"].drop_nulls())
+    mark_of_words = word_mark(vocabulary["token"].drop_nulls())
     kinds = []
     scripts = []
     lengths = []
     for token, decoded, category in tokens.select("token", "decoded", "category").iter_rows():
         text = decoded or ""
-        kinds.append(kind_of(token or "", text, category or "", mark).value)
+        kinds.append(kind_of(token or "", text, category or "", mark_of_words).value)
         scripts.append(script_of(text))
         lengths.append(len(text.strip()))
     ranks = vocabulary.select("token_id").sort("token_id").with_row_index("rank")

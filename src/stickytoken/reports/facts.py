@@ -85,7 +85,7 @@ def strongest(content: RunContent) -> ShownTable | None:
         texts = rows[column.key].drop_nulls().cast(pl.String)
         if (texts != "").any():
             shown_columns.append(column)
-    return ShownTable(run.description.strongest_title, _data_table(rows, shown_columns))
+    return ShownTable(run.description.strongest_title, _make_data_table(rows, shown_columns))
 
 
 def notes(content: RunContent) -> list[str]:
@@ -104,13 +104,13 @@ def notes(content: RunContent) -> list[str]:
     lines += content.missing
     for impact in content.impacts[:MOST_IMPACTS]:
         lines += [f"impact: {name} was not measured: {reason}" for name, reason in impact.failed.items()]
-    for count, most, noun in (
+    for count, most_shown, noun in (
         (len(content.impacts), MOST_IMPACTS, "impact measurements"),
         (len(content.scans), MOST_SCANS, "scans"),
         (len(content.audits), MOST_SCANS, "audits"),
     ):
-        if count > most:
-            lines.append(f"only the latest {most} of {count} {noun} in the run folder are shown")
+        if count > most_shown:
+            lines.append(f"only the latest {most_shown} of {count} {noun} in the run folder are shown")
     for record in content.repairs[:MOST_REPAIRS]:
         checks = [] if record.verification is None else record.verification.checks
         lines += [
@@ -162,20 +162,20 @@ def run_details(content: RunContent) -> dict[str, dict[str, Any]]:
         pictures = evidence.model_dump(mode="json", exclude={"carriers", "similarities_before"})
         groups["pictures"] = pictures | {"carriers": len(evidence.carriers)}
     for impact in content.impacts[:MOST_IMPACTS]:
-        groups[f"impact {impact.path.name}"] = _impact_details(impact)
+        groups[f"impact {impact.path.name}"] = _list_impact_details(impact)
     for repair in content.repairs[:MOST_REPAIRS]:
         groups[f"repair {repair.identity[:12]}"] = {
             "state": _STATES[repair.verified],
             "strategy": repair.strategy,
             "tokens": len(repair.tokens),
-            **_repair_checks(repair),
+            **_list_repair_checks(repair),
             "seconds": repair.seconds,
             "started": repair.started,
         }
     return {title: values for title, values in groups.items() if values}
 
 
-def _impact_details(impact: Impact) -> dict[str, Any]:
+def _list_impact_details(impact: Impact) -> dict[str, Any]:
     details: dict[str, Any] = dict(impact.record.settings)
     for kind in ("sticky", NAMED, "benign"):
         tokens = [token.token for token in impact.record.tokens if token.kind == kind]
@@ -189,7 +189,7 @@ def _impact_details(impact: Impact) -> dict[str, Any]:
     return details
 
 
-def _repair_checks(record: RepairRecord) -> dict[str, str]:
+def _list_repair_checks(record: RepairRecord) -> dict[str, str]:
     checks = [] if record.verification is None else record.verification.checks
     return {check.name: check.finding if check.passed else f"FAILED: {check.finding}" for check in checks}
 
@@ -224,7 +224,7 @@ def report_figures(content: RunContent) -> list[ReportFigure]:
     for position, impact in enumerate(content.impacts[:MOST_IMPACTS]):
         figures += _number_from_second(effects.impact_figures(impact), position)
     for position, record in enumerate(content.repairs[:MOST_REPAIRS]):
-        figures += _number_from_second(_repair_figures(record), position)
+        figures += _number_from_second(_draw_repair(record), position)
     return figures
 
 
@@ -242,9 +242,9 @@ def _number_from_second(figures: list[ReportFigure], position: int) -> list[Repo
     ]
 
 
-def _repair_figures(record: RepairRecord) -> list[ReportFigure]:
+def _draw_repair(record: RepairRecord) -> list[ReportFigure]:
     state = sentence(_STATES[record.verified])
-    findings = " ".join(sentence(finding) for finding in _repair_checks(record).values())
+    findings = " ".join(sentence(finding) for finding in _list_repair_checks(record).values())
     figures = [effects.repaired_tokens(token_rows(record), state, findings)]
     curves = mean_curves(record)
     if curves is not None:
@@ -266,19 +266,20 @@ class SymptomCurves:
     ordinary: list[Curve]
 
 
-def curves_of(content: RunContent) -> SymptomCurves:
+def read_curves(content: RunContent) -> SymptomCurves:
     """Return the symptom curves stored in a run; both lists are empty if it stores none."""
     if content.evidence is None:
         return SymptomCurves([], [])
     verdicts = content.tokens.select("token_id", "verdict")
     names = content.run.vocabulary.select("token_id", "token").join(verdicts, on="token_id", how="left")
+    # One row for each token with a curve: its curve, name and verdict.
     rows = content.evidence.tokens.join(names, on="token_id", how="left", maintain_order="left").to_dicts()
     curves = SymptomCurves([], [])
     for row in rows:
-        curve = {name: row[name] for name in ("token", "verdict", "copies", "below", "above")}
+        curve = {key: row[key] for key in ("token", "verdict", "copies", "below", "above")}
         curve["token"] = row["token"] or f"id {row['token_id']}"
-        group = curves.ordinary if row["ordinary"] else curves.tokens
-        group.append(curve)
+        same_group = curves.ordinary if row["ordinary"] else curves.tokens
+        same_group.append(curve)
     return curves
 
 
@@ -286,7 +287,7 @@ def curve_figures(content: RunContent) -> list[ReportFigure]:
     """Return the figure of the symptom curves, in a list that is empty if the run stores no curves."""
     if content.evidence is None:
         return []
-    curves = curves_of(content)
+    curves = read_curves(content)
     return [run_figures.symptom_curves(curves.tokens, curves.ordinary, content.plan.mean_similarity)]
 
 
@@ -296,16 +297,16 @@ def paper_figures(content: RunContent) -> list[ReportFigure]:
     These figures can be saved to files; the report does not contain them.
     """
     figures = [paper.flagged_categories(content.tokens)]
-    curves = curves_of(content)
+    curves = read_curves(content)
     sticky_curves = [curve for curve in curves.tokens if curve["verdict"] == "sticky"]
     # If the run stores no curves of sticky tokens, the figure shows the curves of the strongest other tokens.
     who = "sticky tokens" if sticky_curves else "the strongest tokens"
     figures.append(paper.mean_shift(sticky_curves or curves.tokens, curves.ordinary, who))
-    figures.append(_pair_similarities(content))
+    figures.append(_draw_pair_similarities(content))
     return figures
 
 
-def _pair_similarities(content: RunContent) -> ReportFigure:
+def _draw_pair_similarities(content: RunContent) -> ReportFigure:
     """Return the figure of the similarities of text pairs with and without copies of one token.
 
     The figure shows the worst sticky token whose similarities are stored in the run. If the run stores no
@@ -356,11 +357,12 @@ class ExplainedToken:
 
 def explained_tokens(content: RunContent) -> list[ExplainedToken]:
     """Return the explained tokens: the flagged tokens, worst first, followed by the others by token id."""
-    rank = {token_id: position for position, token_id in enumerate(content.sticky["token_id"])}
+    rank_by_id = {token_id: rank for rank, token_id in enumerate(content.sticky["token_id"])}
 
     def rank_and_id(explanation: StoredExplanation) -> tuple[int, int]:
         token_id = explanation.token.token_id
-        return rank.get(token_id, len(rank)), token_id
+        rank_after_flagged = len(rank_by_id)
+        return rank_by_id.get(token_id, rank_after_flagged), token_id
 
     tokens = []
     for position, explanation in enumerate(sorted(content.explanations, key=rank_and_id)):
@@ -372,8 +374,8 @@ def explained_tokens(content: RunContent) -> list[ExplainedToken]:
                 token=token.token,
                 run_verdict=token.run_verdict,
                 verdict=token.verdict,
-                findings=[_finding_in_words(finding) for finding in token.findings],
-                basis=_basis(explanation),
+                findings=[_describe_finding(finding) for finding in token.findings],
+                basis=_describe_basis(explanation),
                 notes=list(explanation.record.notes),
                 figures=explanation_figures(explanation) if is_drawn else [],
             )
@@ -381,7 +383,7 @@ def explained_tokens(content: RunContent) -> list[ExplainedToken]:
     return tokens
 
 
-def _finding_in_words(finding: Finding) -> str:
+def _describe_finding(finding: Finding) -> str:
     line = f"{finding.called}: {number(finding.value, 3)}, benign {number(finding.benign_mean, 3)}"
     if finding.deviations is not None:
         line += f", {number(finding.deviations, 1)} SD"
@@ -390,7 +392,7 @@ def _finding_in_words(finding: Finding) -> str:
     return line
 
 
-def _basis(explanation: StoredExplanation) -> str:
+def _describe_basis(explanation: StoredExplanation) -> str:
     record = explanation.record
     copies = plain(record.settings.get("copies"))
     placement = plain(record.settings.get("placement"))
@@ -473,7 +475,7 @@ def show_audits(content: RunContent) -> list[ShownAudit]:
 def show_audit(audit: Audit) -> ShownAudit:
     """Return an audit, formatted for the report of its run and for its own page."""
     answer = auditing.answer(audit)
-    *token_sentences, rule = auditing.token_conclusions(audit)
+    *token_sentences, rule = auditing.token_conclusions(audit)  # the last sentence states the rule
     token_rows = auditing.token_rows(audit)
     worst = token_rows.filter(verdict="sticky").head(_MOST_STICKY)
     if worst.is_empty():
@@ -485,8 +487,8 @@ def show_audit(audit: Audit) -> ShownAudit:
         conclusions=auditing.conclusions(audit),
         token_sentences=[said for said in token_sentences if said != answer.sentence],
         rule=rule,
-        worst=_table_of_worst(worst),
-        tokens=_data_table(token_rows, auditing.TOKEN_COLUMNS),
+        worst=_make_table_of_worst(worst),
+        tokens=_make_data_table(token_rows, auditing.TOKEN_COLUMNS),
         document_sentences=auditing.document_conclusions(audit, names_documents=False),
         documents=[_show_copies(row) for row in shown_documents.iter_rows(named=True)],
         more=len(audit.documents) - len(shown_documents),
@@ -497,23 +499,23 @@ def show_audit(audit: Audit) -> ShownAudit:
     )
 
 
-def _table_of_worst(token_rows: pl.DataFrame) -> DataTable:
+def _make_table_of_worst(token_rows: pl.DataFrame) -> DataTable:
     """Return a table that fits on a phone: push and found share, each with its interval in brackets."""
-    columns = {column.key: column for column in auditing.TOKEN_COLUMNS}
-    keys = ("push", "found")
+    column_by_key = {column.key: column for column in auditing.TOKEN_COLUMNS}
+    shown_columns = [column_by_key["push"], column_by_key["found"]]
     rows = []
     for row in token_rows.iter_rows(named=True):
         cells = [row["token"]]
-        for key in keys:
-            value = row[key]
-            said = None if value is None else f"{columns[key].text(value)} ({row[f'{key}_interval']})"
-            cells.append(said)
+        for column in shown_columns:
+            value = row[column.key]
+            interval = row[f"{column.key}_interval"]
+            cells.append(None if value is None else f"{column.text(value)} ({interval})")
         rows.append(cells)
-    titles = [f"{columns[key].title} (interval)" for key in keys]
+    titles = [f"{column.title} (interval)" for column in shown_columns]
     return DataTable(["token", *titles], rows)
 
 
-def _data_table(rows: pl.DataFrame, columns: Sequence[Column]) -> DataTable:
+def _make_data_table(rows: pl.DataFrame, columns: Sequence[Column]) -> DataTable:
     cells = [_texts_of_row(row, columns) for row in rows.iter_rows(named=True)]
     return DataTable([column.title for column in columns], cells)
 

@@ -122,7 +122,7 @@ def _texts_of_row(row: Mapping[str, Any], columns: Sequence[Column]) -> list[str
 def run_document(content: RunContent) -> dict[str, Any]:
     """Return the report of a run as a dictionary of JSON values."""
     values = _collect_shared_values(content)
-    curves = facts.curves_of(content)
+    curves = facts.read_curves(content)
     explanations = []
     for token in values["explained"]:
         figures = [_figure_document(figure) for figure in token.figures]

@@ -122,9 +122,11 @@ _OPTIONS: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "
 @cache
 def environment(package: str = _OWN_PACKAGE) -> Environment:
     """Return the Jinja environment of a package's HTML templates, which can also use the report templates."""
-    packages = list(dict.fromkeys((package, _OWN_PACKAGE)))
+    loaders = [PackageLoader(_OWN_PACKAGE)]
+    if package != _OWN_PACKAGE:
+        loaders.insert(0, PackageLoader(package))
     environment = Environment(
-        loader=ChoiceLoader([PackageLoader(name) for name in packages]),
+        loader=ChoiceLoader(loaders),
         autoescape=True,
         finalize=_finalize,
         **_OPTIONS,
@@ -135,6 +137,7 @@ def environment(package: str = _OWN_PACKAGE) -> Environment:
 
 
 def _finalize(value: Any) -> Any:
+    # Jinja calls this with the value of every {{ expression }}, before it escapes it.
     if value is None:
         return _MISSING
     if isinstance(value, str) and not isinstance(value, Markup):

@@ -12,7 +12,7 @@ import pytest
 import tiny
 from naming import naming, says
 from stickytoken import load_encoder
-from stickytoken.encoders.endpoint import Secret, key_of, parse_address
+from stickytoken.encoders.endpoint import Secret, parse_address, read_key
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.settings.endpoint import EndpointOptions
 
@@ -169,14 +169,14 @@ def test_each_server_gets_only_the_key_that_was_made_for_it(monkeypatch):
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     monkeypatch.setenv("OPENAI_API_KEY", "for-openai")
     monkeypatch.setenv("STICKYTOKEN_API_KEY", "for-own")
-    assert key_of(parse_address("openai:m")).reveal() == "for-openai"
-    assert key_of(parse_address("http://localhost:1/v1#m")).reveal() == "for-own"
-    assert key_of(parse_address("http://localhost:1/v1#m", "OPENAI_API_KEY")).reveal() == "for-openai"
+    assert read_key(parse_address("openai:m")).reveal() == "for-openai"
+    assert read_key(parse_address("http://localhost:1/v1#m")).reveal() == "for-own"
+    assert read_key(parse_address("http://localhost:1/v1#m", "OPENAI_API_KEY")).reveal() == "for-openai"
     monkeypatch.setenv("OPENAI_BASE_URL", "http://localhost:1/v1/")
     moved = parse_address("openai:m")
     assert (moved.name, moved.key_variable) == ("http://localhost:1/v1#m", "OPENAI_API_KEY")
     monkeypatch.delenv("OPENAI_API_KEY")
-    assert not key_of(moved)
+    assert not read_key(moved)
 
 
 def test_a_key_that_cannot_be_used_is_not_shown(serve, bert_folder, monkeypatch):

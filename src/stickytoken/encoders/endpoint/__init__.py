@@ -139,7 +139,7 @@ class Secret:
         return text
 
 
-def key_missing(address: Address) -> ModelError:
+def make_missing_key_error(address: Address) -> ModelError:
     """Return the error to raise when a server requires a key but the environment variable is empty."""
     return ModelError(
         f"{address.name} needs a key, and the environment variable {address.key_variable} is empty: "
@@ -147,7 +147,7 @@ def key_missing(address: Address) -> ModelError:
     )
 
 
-def key_of(address: Address) -> Secret:
+def read_key(address: Address) -> Secret:
     """Return the key for a server; an empty `Secret` if the environment variable is empty.
 
     Raises:
@@ -156,7 +156,7 @@ def key_of(address: Address) -> Secret:
     """
     value = os.environ.get(address.key_variable, "").strip()
     if not value and address.base_url == _OPENAI_URL:
-        raise key_missing(address)
+        raise make_missing_key_error(address)
     if not value.isascii() or not value.isprintable():
         raise ModelError(
             f"the key in the environment variable {address.key_variable} has characters other than printable "

@@ -41,7 +41,8 @@ class Answer:
 
 class _Item(BaseModel):
     index: int | None = None  # position of the text in the request
-    # Either base64 of float32 numbers, or a list of numbers; `_vector` checks it. Servers write NaN as null.
+    # Either base64 of float32 numbers, or a list of numbers; `_decode_vector` checks it. Servers write NaN as
+    # null.
     embedding: Any = None
 
 
@@ -62,9 +63,9 @@ def read_answer(content: str | bytes, count: int) -> Answer:
     body = _parse_body(content, count)
     vector_of: dict[int, NDArray[np.float32]] = {}  # keyed by the position of the text
     problems: dict[int, str] = {}
-    for position, item in zip(_positions(body.data), body.data, strict=True):
+    for position, item in zip(_find_positions(body.data), body.data, strict=True):
         try:
-            vector_of[position] = _vector(item.embedding)
+            vector_of[position] = _decode_vector(item.embedding)
         except ValueError as error:
             problems[position] = str(error)
     if not vector_of:
@@ -92,7 +93,7 @@ def _parse_body(content: str | bytes, count: int) -> _Body:
     return body
 
 
-def _positions(items: Sequence[_Item]) -> list[int]:
+def _find_positions(items: Sequence[_Item]) -> list[int]:
     """Return, for each item of the answer, the position (from 0) of its text in the request.
 
     Some servers send no indices, or 0 for every vector. Their vectors are in the order of the texts. Others
@@ -103,7 +104,8 @@ def _positions(items: Sequence[_Item]) -> list[int]:
         ValueError: the indices do not say which vector belongs to which text.
     """
     in_order = list(range(len(items)))
-    if len({item.index for item in items}) == 1:
+    all_indices_are_equal = len({item.index for item in items}) == 1
+    if all_indices_are_equal:
         return in_order
     unnamed_positions = set(in_order).difference(item.index for item in items if item.index is not None)
     positions: list[int] = []
@@ -117,7 +119,7 @@ def _positions(items: Sequence[_Item]) -> list[int]:
     return positions
 
 
-def _vector(embedding: Any) -> NDArray[np.float32]:
+def _decode_vector(embedding: Any) -> NDArray[np.float32]:
     """Decode one vector, and return it with shape (d,).
 
     Raises:
@@ -160,6 +162,7 @@ def _read_count(usage: Any) -> int | None:
 
 def is_web_page(content: str | bytes) -> bool:
     """Whether the body of a response is HTML or XML."""
+    # The first bytes are enough: before the first character, there is at most some white space.
     text = content if isinstance(content, str) else content[:64].decode("utf-8", "replace")
     return text.lstrip()[:1] == _MARKUP
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.encoders.endpoint import Address, key_missing, key_of
+from stickytoken.encoders.endpoint import Address, make_missing_key_error, read_key
 from stickytoken.encoders.endpoint._answers import (
     is_web_page,
     read_answer,
@@ -127,7 +127,8 @@ def price(tokens: float, price_per_million: float | None) -> float | None:
 class Spending:
     """The cost of all requests that this process made.
 
-    For every attempt at a request, call `reserve` before it is sent, and `answered` or `release` afterwards.
+    For every attempt at a request, call `reserve` before it is sent, and `record_answer` or `release`
+    afterwards.
 
     Attributes:
         price_per_million: price of a million tokens; None if it is unknown.
@@ -172,7 +173,7 @@ class Spending:
                 )
             self.pending += tokens
 
-    def answered(self, reserved: float, tokens: int) -> None:
+    def record_answer(self, reserved: float, tokens: int) -> None:
         """Replace the tokens reserved for an answered request with the tokens that it cost."""
         with self._lock:
             self.requests += 1
@@ -243,7 +244,7 @@ class Client:
             ModelError: the server needs a key, but the key is missing or malformed.
             MissingExtraError: the `openai` package is not installed.
         """
-        self._key = key_of(address)
+        self._key = read_key(address)
         for package in ("openai", "tenacity"):
             require_package(package, "a model behind an endpoint", "endpoint")
         if self._key and self._key.reveal() in (options.request_fields or ""):
@@ -336,7 +337,7 @@ class Client:
             self.spending.release(reserved, paid=False)
             raise
         counted = reply.tokens if counts_tokens else None
-        self.spending.answered(reserved, round(reserved) if counted is None else counted)
+        self.spending.record_answer(reserved, round(reserved) if counted is None else counted)
         self.last_answer = time.monotonic()
         return reply
 
@@ -373,7 +374,7 @@ class Client:
             raise TemporaryError("the server sent a web page instead of an answer", Failure.WEB_PAGE)
         return content, seconds
 
-    def refused(self, reason: object) -> ModelError:
+    def make_refusal_error(self, reason: object) -> ModelError:
         """Return the error to raise when the server refuses every request.
 
         Args:
@@ -417,7 +418,7 @@ class Client:
             return TemporaryError(reason, Failure.REFUSED, seconds_to_wait(headers))
         if status in (401, 403):
             if not self._key:
-                return RefusedError(reason, key_missing(self.address))
+                return RefusedError(reason, make_missing_key_error(self.address))
             wrong_key = ModelError(
                 f"{name}: the server refuses the key in the environment variable "
                 f"{self.address.key_variable} ({reason}): set the right one, or name another variable "

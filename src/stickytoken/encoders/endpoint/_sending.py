@@ -129,6 +129,7 @@ class Sender:
         later batches are divided from the start.
         """
         size = self.client.most_texts
+        # A stack, whose last element is sent first.
         waiting = [tuple(batch[start : start + size]) for start in range(0, len(batch), size)][::-1]
         times_sent: Counter[str] = Counter()  # how often each text was sent alone
         most_answered = 0
@@ -200,7 +201,7 @@ class Sender:
         try:
             self._send(_CONTROL, attempts=None)
         except RefusedError as error:
-            raise (access_error or error.access_error or self.client.refused(error)) from None
+            raise (access_error or error.access_error or self.client.make_refusal_error(error)) from None
         except TemporaryError as error:
             if self.client.stopped.is_set():
                 return  # another request failed, or the user interrupted the command

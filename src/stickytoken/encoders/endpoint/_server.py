@@ -152,7 +152,7 @@ def ask_server(
             the model.
     """
     questions = _Questions(client, count)
-    first = questions.first_reply()
+    first = questions.ask_first()
     dimension = first.vectors.shape[1]
     _require_floats(first.vectors, client.address.name)
     asked_dimension = client.options.request_dimensions
@@ -166,10 +166,11 @@ def ask_server(
             f"{client.address.name} gives a vector of zeros: check which model the server has loaded"
         )
     questions.use_base64_if_it_agrees(first.vectors)
-    calls = [exact_unit_vectors(first.vectors), questions.in_opposite_order(dimension)]
+    # Unit vectors of the fixed texts in two requests, each of shape (texts, d).
+    calls = [exact_unit_vectors(first.vectors), questions.ask_in_opposite_order(dimension)]
     distance = float(np.linalg.norm(calls[1] - calls[0], axis=1).max())
     _require_distinct_vectors(first.vectors, distance, client.address.name)
-    counting = questions.counting(max_length, tokenizer_known)
+    counting = questions.ask_for_counts(max_length, tokenizer_known)
     # The shortest duration is taken as the fixed part of every request's duration. The largest request shows
     # how much time each token adds.
     quickest = min(seconds for _, seconds in questions.timed)
@@ -177,7 +178,7 @@ def ask_server(
     return ServerBehaviour(
         dimension=dimension,
         encoding=client.request_format.encoding,
-        noise=_cosine_noise(calls),
+        noise=_measure_noise(calls),
         least_cosine=float(min(1.0, (calls[0] * calls[1]).sum(axis=1).min())),
         counts_tokens=counting.counts_tokens,
         overhead=counting.overhead,
@@ -196,14 +197,14 @@ def vectors_of_fixed_texts(
     Sets the client's request format, because a server may have been replaced by one that refuses a field.
     """
     questions = _Questions(client, count, attempts=None)
-    vectors = questions.first_reply().vectors
+    vectors = questions.ask_first().vectors
     questions.use_base64_if_it_agrees(vectors)
     return vectors
 
 
 def _require_distinct_vectors(vectors: NDArray[np.float32], distance_of_calls: float, name: str) -> None:
     units = exact_unit_vectors(vectors)
-    distances = np.linalg.norm(units[:, None] - units, axis=2)
+    distances = np.linalg.norm(units[:, None] - units, axis=2)  # shape (texts, texts)
     distance_of_texts = distances[np.triu_indices(len(units), 1)].min()
     if distance_of_texts <= max(distance_of_calls, _ROUNDING):
         raise ModelError(
@@ -279,7 +280,7 @@ class _Questions:
         self.timed.append((own_tokens, reply.seconds))
         return reply
 
-    def first_reply(self) -> Reply:
+    def ask_first(self) -> Reply:
         """Find a request format that the server answers, and return the reply to the fixed texts.
 
         Sets the client's `request_format`.
@@ -299,14 +300,14 @@ class _Questions:
                 problems.append(error)
             except TemporaryError as error:
                 if error.failure is not Failure.REFUSED:
-                    raise self._unusable(error) from None
+                    raise self._make_unusable_error(error) from None
                 problems.append(error)  # some servers fail on a field that they do not know
         # The first format is the usual one, so the server's answer to it says most about what is wrong.
         if isinstance(problems[0], TemporaryError):
-            raise self._unusable(problems[0])
-        raise self.client.refused(problems[0])
+            raise self._make_unusable_error(problems[0])
+        raise self.client.make_refusal_error(problems[0])
 
-    def _unusable(self, error: TemporaryError) -> ModelError:
+    def _make_unusable_error(self, error: TemporaryError) -> ModelError:
         if error.failure is Failure.WEB_PAGE:
             advice = (
                 self.client.advice_on_url() or "check the URL, or try later if the server is in maintenance"
@@ -339,7 +340,7 @@ class _Questions:
         if not is_same:
             self.client.request_format = format_of_lists
 
-    def in_opposite_order(self, dimension: int) -> NDArray[np.float64]:
+    def ask_in_opposite_order(self, dimension: int) -> NDArray[np.float64]:
         """Send the fixed texts in opposite order; return their unit vectors in the usual order, shape (n, d).
 
         Args:
@@ -348,9 +349,9 @@ class _Questions:
         try:
             reply = self.ask(SENTINELS[::-1])
         except RefusedError as error:
-            raise self.client.refused(error) from None
+            raise self.client.make_refusal_error(error) from None
         except TemporaryError as error:
-            raise self._unusable(error) from None
+            raise self._make_unusable_error(error) from None
         if reply.vectors.shape[1] != dimension:
             raise ModelError(
                 f"{self.name} gives vectors of {dimension} components and then of "
@@ -358,7 +359,7 @@ class _Questions:
             )
         return exact_unit_vectors(reply.vectors)[::-1]
 
-    def counting(self, max_length: int | None, tokenizer_known: bool) -> _Counting:
+    def ask_for_counts(self, max_length: int | None, tokenizer_known: bool) -> _Counting:
         """Find out how the server counts tokens, from one request with short texts and one with longer texts.
 
         The server is taken to use the user's tokenizer if both find almost the same difference between the
@@ -431,7 +432,8 @@ def _differences_in_other_units(short: Sequence[str], longer: Sequence[str]) -> 
     return [characters, encoded_bytes, words]
 
 
-def _cosine_noise(calls: Sequence[NDArray[np.float64]]) -> float:
-    upper = np.triu_indices(len(SENTINELS), 1)
-    cosines = np.stack([(call @ call.T)[upper] for call in calls])
-    return float(np.sqrt(cosines.var(axis=0, ddof=1).mean()))
+def _measure_noise(calls: Sequence[NDArray[np.float64]]) -> float:
+    pairs = np.triu_indices(len(SENTINELS), 1)
+    cosines = np.stack([(call @ call.T)[pairs] for call in calls])  # shape (calls, pairs of texts)
+    variances = cosines.var(axis=0, ddof=1)  # of the cosine of each pair across the calls
+    return float(np.sqrt(variances.mean()))

@@ -364,14 +364,14 @@ def load_endpoint(spec: EncoderSpec) -> EndpointEncoder:
         encoder.spec = replace(
             spec,
             truncate_dim=encoder.truncate_dim,
-            tokenizer=_absolute(spec.tokenizer),
-            candidates=_absolute(spec.candidates),
+            tokenizer=_make_absolute(spec.tokenizer),
+            candidates=_make_absolute(spec.candidates),
             endpoint=options,
         )
     return encoder
 
 
-def _absolute(source: Any) -> str | None:
+def _make_absolute(source: Any) -> str | None:
     if source is None:
         return None
     path = Path(source).expanduser()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
@@ -51,7 +52,7 @@ def vocabulary_of(tokenizer: Any, candidates: str | Path | Sequence[str] | None)
         )
     if candidates is not None:
         if isinstance(candidates, (str, Path)):
-            candidates = _candidates_in(Path(candidates).expanduser())
+            candidates = _read_candidates(Path(candidates).expanduser())
         vocabulary = CandidateVocabulary(list_of("strings", "candidates", candidates))
         if not vocabulary.candidate_ids:
             raise InputError("the list of candidates is empty: name at least one string to examine")
@@ -63,7 +64,7 @@ def vocabulary_of(tokenizer: Any, candidates: str | Path | Sequence[str] | None)
     return adapt(tokenizer)
 
 
-def _candidates_in(path: Path) -> list[str]:
+def _read_candidates(path: Path) -> list[str]:
     from stickytoken.data import tables
 
     candidates = [line.rstrip("\r") for line in tables.read_lines(path) if line.strip()]
@@ -115,7 +116,7 @@ class CandidateVocabulary:
     def __init__(self, candidates: Sequence[str]) -> None:
         strings = list(dict.fromkeys(text for text in candidates if text.strip()))
         # Without candidates, there is nothing to compare, so no ordinary words are loaded.
-        words = _ordinary_words(set(strings)) if strings else []
+        words = _find_ordinary_words(set(strings)) if strings else []
         self.entries: Mapping[int, str] = dict(enumerate(strings + words))
         self.special_ids: frozenset[int] = frozenset()
         self.candidate_ids = tuple(range(len(strings)))
@@ -140,13 +141,13 @@ class CandidateVocabulary:
             if text in self._ids:
                 rows.append([self._ids[text]])
             else:
-                bytes_of_text = len(text.encode("utf-8", "surrogatepass"))
-                rows.append([unknown_id] * -(-bytes_of_text // _BYTES_PER_TOKEN))
+                byte_count = len(text.encode("utf-8", "surrogatepass"))
+                rows.append([unknown_id] * math.ceil(byte_count / _BYTES_PER_TOKEN))
         return rows
 
 
-def _ordinary_words(excluded: Collection[str]) -> list[str]:
-    words: dict[str, None] = {}
+def _find_ordinary_words(excluded: Collection[str]) -> list[str]:
+    words: dict[str, None] = {}  # a set that keeps the order
     for text in load_sentences().texts:
         words.update(dict.fromkeys(_WORD.findall(text)))
     return [word for word in words if word not in excluded][:_ORDINARY_WORDS]

@@ -86,14 +86,15 @@ def candidates_table(tokens: pl.DataFrame) -> pl.DataFrame:
 _ANCHORS = 200
 
 
-def _columns_by_metric(short: str, long: str) -> dict[str, str]:
-    names = {f"{short}_{metric}": f"{long}_{metric}" for metric in Metric}
-    names[f"{short}_{Metric.COSINE}"] = long
-    return names
+def _map_columns(stage_name: str, table_name: str) -> dict[str, str]:
+    columns = {f"{stage_name}_{metric}": f"{table_name}_{metric}" for metric in Metric}
+    columns[f"{stage_name}_{Metric.COSINE}"] = table_name  # verdicts depend on the cosine alone
+    return columns
 
 
-_SCORES = _columns_by_metric("score", "sticky_score")
-_RATES = _columns_by_metric("rate", "validation_rate")
+# Names of columns in tokens.parquet, keyed by their names in the tables of the stages.
+_SCORES = _map_columns("score", "sticky_score")
+_RATES = _map_columns("rate", "validation_rate")
 PLAN_RECORD: type[base.PlanRecord] = StdPlanRecord
 RESULT_RECORD: type[base.ResultRecord] = StdResultRecord
 COLUMNS = (
@@ -159,8 +160,9 @@ def compute(
     known_scores = scores["score_cosine"].fill_null(scores["score_at_most"])
     threshold = candidate_threshold(known_scores.to_numpy(), settings.candidate_share)
     best = scores.filter(pl.col("score_cosine") >= threshold)
-    candidates = [token for token in job.tokens if token.id in set(best["token_id"])]
-    if validation.continues_stream(job):
+    best_ids = set(best["token_id"])
+    candidates = [token for token in job.tokens if token.id in best_ids]
+    if validation.places_as_published(job):
         # Place the copies at the same random places as the published runs, which drew the places in the
         # order in which they validated the candidates.
         by_id = {token.id: token for token in candidates}
@@ -176,7 +178,7 @@ def compute(
     counted.expected = counted.done + validation_texts
     validations = counted(stage, candidates, validation_texts)
     outlier_bound = outlier_threshold(validations["rate_cosine"].to_list(), settings.outlier_range)
-    tokens = _token_table(scores, validations, job.vocabulary.frame(), outlier_bound)
+    tokens = _make_token_table(scores, validations, job.vocabulary.frame(), outlier_bound)
     folder.write_text(CANDIDATES_FILE, candidates_table(tokens).write_csv())
     cost = folder.total_cost()
     return tokens, StdResultRecord(
@@ -191,7 +193,7 @@ def compute(
     )
 
 
-def _token_table(
+def _make_token_table(
     scores: pl.DataFrame, validations: pl.DataFrame, vocabulary: pl.DataFrame, outlier_bound: float
 ) -> pl.DataFrame:
     """Return the table tokens.parquet.
@@ -222,6 +224,7 @@ def evidence_stage(job: Job[StdSettings], plan: StdPlanRecord) -> symptoms.Evide
     """Return the stage that measures the curves and pairs that reports show."""
     truncated = set(plan.truncated)
     texts = {pair.sentence2 for pair in plan.validation if pair.sentence2 not in truncated}
+    # Short carriers leave room for most copies.
     shortest = sorted(texts, key=lambda text: (len(text), text))[: symptoms.SYMPTOM_CARRIERS]
     anchors = [pair.sentence1 for pair in plan.validation if pair.sentence1 not in truncated]
     sentences = list(dict.fromkeys(anchors))[:_ANCHORS]

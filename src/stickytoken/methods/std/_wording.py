@@ -156,8 +156,7 @@ def _describe_method(settings: StoredSettings) -> str:
 
 def _plan_facts(plan: StdPlanRecord) -> dict[str, Any]:
     """Return the numeric fields of a plan, and its numbers of pairs."""
-    u = ("mean_similarity", "mean_similarity_entries", "mean_similarity_error")
-    names = (*u, "left_out")
+    names = ("mean_similarity", "mean_similarity_entries", "mean_similarity_error", "left_out")
     counts = {"scoring pairs": len(plan.scoring), "validation pairs": len(plan.validation)}
     return {name: getattr(plan, name) for name in names} | counts
 

@@ -96,20 +96,21 @@ class ScoringPairs:
     without_copies: NDArray[np.float32]
 
     @property
-    def series(self) -> int:
-        """Number of series."""
+    def series_count(self) -> int:
         return len(self.carriers) * len(PLACEMENTS)
 
     @property
     def text_indices(self) -> tuple[int, ...]:
         """Indices of all of a token's texts."""
-        return tuple(range(self.series * self.settings.copies))
+        return tuple(range(self.series_count * self.settings.copies))
 
     @property
     def weights(self) -> Floats:
         """Weight of each series in the score of a token, shape (series,)."""
-        of_placements = placement_weights(self.settings.scoring_weights)
-        return np.tile(of_placements, len(self.carriers)) / len(self.carriers)
+        # The score averages over pairs, and sums over placements with weights. Series are numbered pair by
+        # pair, so the weights of the placements are repeated for each pair.
+        weights_of_placements = placement_weights(self.settings.scoring_weights)
+        return np.tile(weights_of_placements, len(self.carriers)) / len(self.carriers)
 
     def constants(self, metric: Metric) -> ScoreConstants:
         """Return the constants of the score for the given metric."""
@@ -161,10 +162,10 @@ class AloneStage:
         """Return a row for each token with its distances to the anchors, as one list for each metric."""
         by_metric = distances(vectors[:, None], self.pairs.anchors)  # arrays of shape (tokens, P)
 
-        def row(index: int) -> Mapping[str, RowValue]:
-            return {metric.value: by_metric[metric][index].tolist() for metric in Metric}
+        def make_row(token_index: int) -> Mapping[str, RowValue]:
+            return {metric.value: by_metric[metric][token_index].tolist() for metric in Metric}
 
-        return [row(index) for index in range(len(tokens))]
+        return [make_row(token_index) for token_index in range(len(tokens))]
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,7 @@ class ScoringStage:
         return max(map(len, self.text_indices.values()))
 
     @property
-    def texts(self) -> int:
+    def text_count(self) -> int:
         """Total number of texts to encode for all tokens."""
         return sum(map(len, self.text_indices.values()))
 
@@ -285,7 +286,7 @@ class ScoringState:
         self._ids = ids
         # In this order, the distances with 1, 2, ... copies become known.
         self._order = np.array(copies_order(pairs.settings.copies))
-        series_shape = (len(ids), pairs.series)
+        series_shape = (len(ids), pairs.series_count)
         distances_without_copies = distances(pairs.without_copies, pairs.anchors)[Metric.COSINE]  # shape (P,)
         # A series is the combination of a pair and a placement, and series are numbered pair by pair. With
         # three placements, series 0, 1 and 2 belong to pair 0. `np.repeat` therefore gives the
@@ -349,7 +350,7 @@ class ScoringState:
         # The axes of ``gains``: position in `copies_order`; whether any known distance of the series rises;
         # series. The result has the shape (tokens, series).
         rises = self.has_risen[rows].astype(np.intp)
-        expected_fractions = gains[next_positions, rises, np.arange(self._pairs.series)]
+        expected_fractions = gains[next_positions, rises, np.arange(self._pairs.series_count)]
         decreases = expected_fractions * self.series_bounds[rows] * self._pairs.weights
         decreases = np.where(has_unknown, decreases, -1.0)  # series whose distances are all known come last
         chosen_series = np.argsort(-decreases, axis=1, kind="stable")[:, :limit]
@@ -404,7 +405,7 @@ class _KnownDistances:
         indices_by_id = {token.id: indices for token, indices in zip(chosen, text_indices, strict=True)}
         paths = {token.id: self._paths[token.id] for token in chosen}
         stage = ScoringStage(self.pairs, indices_by_id, paths, name)
-        frame = self._runner(stage, chosen, stage.texts)
+        frame = self._runner(stage, chosen, stage.text_count)
         self.state.add(frame)
         self._frames.append(frame)
 
@@ -425,7 +426,7 @@ class _KnownDistances:
         columns = {"token_id": pl.Series(self._ids)}
         for metric in Metric:
             # All distances of the scored tokens: ``scored_rows`` has a distance for each text.
-            by_series = np.empty((len(rows), pairs.series, pairs.settings.copies + 1))
+            by_series = np.empty((len(rows), pairs.series_count, pairs.settings.copies + 1))
             by_series[..., 0] = np.repeat(distances_without_copies[metric], len(PLACEMENTS))
             distance_of_text = scored_rows[metric.value].explode().to_numpy()
             by_series[token_of_text, series_of_text, copies_of_text] = distance_of_text
@@ -478,7 +479,7 @@ def expected_gains(pairs: ScoringPairs, all_distances: Floats, alone: Floats) ->
         known_distances[..., copies] = all_distances[..., copies]
         bounds.append(score_bounds(known_distances, alone, constants))
         risen.append(has_risen(known_distances))
-    gains = np.empty((len(order), 2, pairs.series))
+    gains = np.empty((len(order), 2, pairs.series_count))
     for known_count in range(len(order)):
         decreases_per_text = []
         for more_texts in range(1, len(order) - known_count + 1):
@@ -584,7 +585,7 @@ def _add_texts_of_candidates(known: _KnownDistances, sample: NDArray[np.intp]) -
         if round_number == 1:
             # Encode one text of every series. With fewer texts, no upper bound would fall below the
             # threshold.
-            texts_per_token = pairs.series
+            texts_per_token = pairs.series_count
         next_texts = state.next_texts(rows, gains, texts_per_token)
         known.add(f"score-{round_number:03d}", rows, next_texts)
         round_number += 1

@@ -27,7 +27,7 @@ from stickytoken.settings.std import PUBLISHED_SEED, StdSettings
 PathsOf: TypeAlias = Callable[[Token], Sequence[probes.Path]]
 
 
-def copies_in(
+def insert_up_to(
     token: Token, carrier: probes.Carrier, placement: Placement, copies: int, path: probes.Path = ()
 ) -> Sequence[Probe]:
     """Return the texts that result from inserting 1, 2, ..., ``copies`` copies into a carrier."""
@@ -68,6 +68,7 @@ class ValidationStage:
 
     @property
     def probes_per_token(self) -> int:
+        # Copies before and after each distinct carrier, and at random in the carrier of each pair.
         return (2 * len(self._distinct_carriers) + len(self.carriers)) * self.settings.copies
 
     def probes(self, token: Token) -> list[Probe]:
@@ -75,19 +76,23 @@ class ValidationStage:
         texts: list[Probe] = []
         for placement in (Placement.PREFIX, Placement.SUFFIX):
             for carrier in self._distinct_carriers:
-                texts += copies_in(token, carrier, placement, copies)
+                texts += insert_up_to(token, carrier, placement, copies)
         # Pairs with the same carrier have copies in different gaps.
         for carrier, gaps in zip(self.carriers, self.gaps_of(token), strict=True):
-            texts += copies_in(token, carrier, Placement.RANDOM, copies, gaps)
+            texts += insert_up_to(token, carrier, Placement.RANDOM, copies, gaps)
         return texts
 
     @cached_property
     def _probe_indices(self) -> NDArray[np.intp]:
+        """Where each text is in `probes`, shape (pairs, placements, copies).
+
+        The probes come in blocks: the texts with 1, 2, ... copies of one carrier and placement.
+        """
         copies = self.settings.copies
         index_of_carrier = {carrier: index for index, carrier in enumerate(self._distinct_carriers)}
         distinct_count = len(self._distinct_carriers)
         carrier_indices = np.array([index_of_carrier[carrier] for carrier in self.carriers])
-        # For each pair, the index of its block.
+        # For each placement, the block of each pair, in the order of `probes`.
         blocks = {
             Placement.PREFIX: carrier_indices,
             Placement.SUFFIX: distinct_count + carrier_indices,
@@ -176,21 +181,21 @@ def published_paths(
         the gap for each copy.
     """
 
-    def walk_of(pairs: Sequence[SentencePair]) -> Walk:
+    def make_walk(pairs: Sequence[SentencePair]) -> Walk:
         texts = [pair.sentence2 for pair in pairs]
         return Walk.in_carriers(probes.as_carriers(encoder, settings.inserted_as, texts), settings)
 
     paths = walk_candidates(
         settings.seed,
         vocabulary,
-        scoring=walk_of(plan.scoring),
+        scoring=make_walk(plan.scoring),
         candidates=candidates,
-        validation=walk_of(plan.validation),
+        validation=make_walk(plan.validation),
     )
     return lambda token: paths[token.id]
 
 
-def continues_stream(job: Job[StdSettings]) -> bool:
+def places_as_published(job: Job[StdSettings]) -> bool:
     """Return whether validation places random copies at the same places as the published runs.
 
     The places are the same as in the published runs if the seed is the published seed and the whole
@@ -220,10 +225,10 @@ def probe(job: Job[StdSettings], progress: ProgressCallback) -> list[StdEvidence
     plan = make_plan(job, runner)
     stage = validation_stage(job.encoder, job.settings, plan)
     rows = runner(stage, job.tokens, truncate=truncates(job.encoder, job.settings.inserted_as))
-    return [evidence_of(row, job, len(plan.validation)) for row in rows.to_dicts()]
+    return [make_evidence(row, job, len(plan.validation)) for row in rows.to_dicts()]
 
 
-def evidence_of(row: Mapping[str, Any], job: Job[StdSettings], pair_count: int) -> StdEvidence:
+def make_evidence(row: Mapping[str, Any], job: Job[StdSettings], pair_count: int) -> StdEvidence:
     """Convert a row of `ValidationStage` to `StdEvidence`."""
     vocabulary_index = job.vocabulary.place(row["token_id"])
     by_placement = {

@@ -163,7 +163,7 @@ def new_panels(titles: Sequence[str], *, height: int, spacing: float, same_scale
     )
 
 
-def diverging(strongest: float, title: str) -> dict[str, Any]:
+def make_diverging_scale(strongest: float, title: str) -> dict[str, Any]:
     """Return Plotly options that give a heat map a diverging colour scale centred on 0.
 
     Args:
@@ -212,10 +212,10 @@ def label(text: str) -> str:
 
 def legend_label(text: str) -> str:
     """Shorten token text so that it fits into a legend, and prepare it as `label` does."""
-    return label(shortened(visible(text), _LEGEND_CHARACTERS))
+    return label(shorten(visible(text), _LEGEND_CHARACTERS))
 
 
-def shortened(text: str, characters: int) -> str:
+def shorten(text: str, characters: int) -> str:
     """Shorten a text to at most this many characters. A shortened text ends in an ellipsis."""
     return text if len(text) <= characters else f"{text[: characters - 1]}…"
 
@@ -278,7 +278,7 @@ class Band:
 
     @classmethod
     def of(cls, lines: NDArray[np.float64]) -> Band:
-        """Return the band from the minimum to the maximum of several lines, each a row of `lines`."""
+        """Return the band from the minimum to the maximum of lines of shape (lines, points)."""
         return cls(
             lines.min(axis=0).round(5).tolist(),
             lines.mean(axis=0).round(5).tolist(),
@@ -326,7 +326,7 @@ def draw_ordinary(
     figure.add_trace(mean_line, row=row, col=column)
 
 
-def stacked(figure: go.Figure, *, panels: int, height: int) -> dict[str, Any]:
+def stack_panels(figure: go.Figure, *, panels: int, height: int) -> dict[str, Any]:
     """Return the layout changes that stack the panels of a figure on a narrow screen.
 
     The changes are meant for `ReportFigure.narrow`. The figure itself is not changed.
@@ -349,5 +349,6 @@ def stacked(figure: go.Figure, *, panels: int, height: int) -> dict[str, Any]:
         changes[f"annotations[{panel}].y"] = top
     legend_is_below = figure.layout.legend.y is not None and figure.layout.legend.y < 0
     if legend_is_below:
+        # It stays 70 pixels below the panels: positions are shares of the height, which has changed.
         changes["legend.y"] = -70 / height
     return changes

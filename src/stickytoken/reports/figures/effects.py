@@ -66,7 +66,7 @@ def impact_figures(impact: Impact) -> list[ReportFigure]:
     return figures
 
 
-def _group_name(look: str, measured_kind: str) -> str:
+def _name_group(look: str, measured_kind: str) -> str:
     # Tokens that a user named look like sticky ones, but are not called so.
     return measured_kind if look == "sticky" else look
 
@@ -82,16 +82,17 @@ def costs(effects: Rows, measured: str = "sticky", settings: str = "") -> Report
     figure = fig.new_figure(height=150 + 54 * len(effects))
     tasks = [f"{fig.label(row['task'])}<br>{fig.label(row['metric'])}" for row in effects]
     for kind, look in _LOOKS.items():
-        drop = f"drop_{kind}"
-        name = _group_name(kind, measured)
-        defined = [position for position, row in enumerate(effects) if row[drop] is not None]
-        rows = [effects[position] for position in defined]
+        loss_column = f"drop_{kind}"
+        name = _name_group(kind, measured)
+        # The loss is None where the metric is undefined.
+        drawn_positions = [position for position, row in enumerate(effects) if row[loss_column] is not None]
+        rows = [effects[position] for position in drawn_positions]
         marks: dict[str, Any] = {
             "type": "scatter",
-            "x": [round(row[drop], 5) for row in rows],
-            "y": [position + look.offset for position in defined],
-            "customdata": [tasks[position] for position in defined],
-            "error_x": _error_bars(rows, drop),
+            "x": [round(row[loss_column], 5) for row in rows],
+            "y": [position + look.offset for position in drawn_positions],
+            "customdata": [tasks[position] for position in drawn_positions],
+            "error_x": _make_error_bars(rows, loss_column),
             "mode": "markers",
             "marker": {"color": look.color, "symbol": look.symbol, "size": 12},
             "name": f"{name} tokens, mean",
@@ -119,7 +120,7 @@ def costs(effects: Rows, measured: str = "sticky", settings: str = "") -> Report
     )
 
 
-def _error_bars(rows: Rows, column: str) -> dict[str, Any]:
+def _make_error_bars(rows: Rows, column: str) -> dict[str, Any]:
     values = [row[column] for row in rows]
     lows = [row[f"{column}_low"] for row in rows]
     highs = [row[f"{column}_high"] for row in rows]
@@ -128,6 +129,8 @@ def _error_bars(rows: Rows, column: str) -> dict[str, Any]:
 
 def _add_zero_line_and_legend(figure: go.Figure) -> None:
     figure.add_vline(x=0, line=fig.THIN_LINE)
+    # The legend is 70 pixels below the plot. Positions are shares of the plot's height, which is that of the
+    # figure without about 110 pixels for titles and legend.
     legend = {"y": -70 / (figure.layout.height - 110), "yanchor": "top"}
     figure.update_layout(hovermode="closest", legend=legend)
 
@@ -140,17 +143,17 @@ def token_costs(conditions: Rows, measured: str = "sticky") -> ReportFigure:
         measured: Kind of the measured tokens, ``sticky`` or ``named``.
     """
     panels = list(dict.fromkeys((row["task"], row["metric"]) for row in conditions))
-    sentences = [_token_cost_sentence(conditions, task, metric, measured) for task, metric in panels]
-    ranked = sorted(conditions, key=lambda row: _look_of(row) != "sticky")
-    names = list(dict.fromkeys(_condition_name(row) for row in ranked))[:_MOST_TOKENS]
-    rows = [row for row in ranked if _condition_name(row) in names and row["drop"] is not None]
+    sentences = [_describe_token_costs(conditions, task, metric, measured) for task, metric in panels]
+    measured_first = sorted(conditions, key=lambda row: not _is_measured(row))
+    names = list(dict.fromkeys(_name_condition(row) for row in measured_first))[:_MOST_TOKENS]
+    rows = [row for row in measured_first if _name_condition(row) in names and row["drop"] is not None]
     if rows:
         plot = _draw_token_costs(rows, panels, names, measured)
     else:
         plot = fig.empty_figure("no metric of these tasks is defined")
     panel_count = len(panels)
     narrow = (
-        fig.stacked(plot, panels=panel_count, height=panel_count * plot.layout.height)
+        fig.stack_panels(plot, panels=panel_count, height=panel_count * plot.layout.height)
         if panel_count > 1
         else {}
     )
@@ -177,15 +180,15 @@ def _draw_token_costs(
     for column, panel in enumerate(panels, start=1):
         in_panel = [row for row in rows if (row["task"], row["metric"]) == panel]
         for kind, look in _LOOKS.items():
-            of_kind = [row for row in in_panel if _look_of(row) == kind]
+            of_kind = [row for row in in_panel if _is_measured(row) == (kind == "sticky")]
             marks: dict[str, Any] = {
                 "type": "scatter",
                 "x": [round(row["drop"], 5) for row in of_kind],
-                "y": [_condition_name(row) for row in of_kind],
-                "error_x": _error_bars(of_kind, "drop"),
+                "y": [_name_condition(row) for row in of_kind],
+                "error_x": _make_error_bars(of_kind, "drop"),
                 "mode": "markers",
                 "marker": {"color": look.color, "symbol": look.symbol, "size": 9},
-                "name": f"{_group_name(kind, measured)} tokens",
+                "name": f"{_name_group(kind, measured)} tokens",
                 "legendgroup": kind,
                 "showlegend": column == 1,
                 "hovertemplate": "%{y}: %{x:.4f} lost<extra></extra>",
@@ -197,7 +200,7 @@ def _draw_token_costs(
     return plot
 
 
-def _token_cost_sentence(conditions: Rows, task: str, metric: str, measured_kind: str) -> str:
+def _describe_token_costs(conditions: Rows, task: str, metric: str, measured_kind: str) -> str:
     """Return a sentence on the loss of score in a task.
 
     The sentence names the measured token whose copies cost most, and states the range of the benign tokens.
@@ -222,12 +225,8 @@ def _token_cost_sentence(conditions: Rows, task: str, metric: str, measured_kind
     )
 
 
-def _condition_name(row: Mapping[str, Any]) -> str:
+def _name_condition(row: Mapping[str, Any]) -> str:
     return fig.label(row["kind"] if row["token_id"] is None else f"{row['token']} ({row['kind']})")
-
-
-def _look_of(row: Mapping[str, Any]) -> str:
-    return "sticky" if _is_measured(row) else "benign"
 
 
 def _is_measured(row: Mapping[str, Any]) -> bool:
@@ -272,7 +271,7 @@ def repaired_tokens(rows: Rows, state: str, findings: str) -> ReportFigure:
     if measured:
         summary = _describe_repaired(measured)
         plot = _draw_repaired_tokens(measured[:_MOST_TOKENS])
-        narrow = fig.stacked(plot, panels=len(MEASURES), height=2 * plot.layout.height)
+        narrow = fig.stack_panels(plot, panels=len(MEASURES), height=2 * plot.layout.height)
     else:
         summary = "Nothing was measured after the repair."
         plot = fig.empty_figure("the repair was not verified: nothing was measured")

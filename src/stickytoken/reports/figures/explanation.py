@@ -66,28 +66,32 @@ def explanation_figures(explanation: StoredExplanation) -> list[ReportFigure]:
     token = explanation.token.token
     measures = explanation.tables["measures"]
     return [
-        _by_layer(
+        _plot_by_layer(
             f"{prefix}-attention",
             "Attention that the copies receive, by layer",
-            _rows_by_panel(measures, _ATTENTION),
+            _collect_rows_by_panel(measures, _ATTENTION),
             token,
             _READ_ATTENTION,
         ),
-        _by_head(f"{prefix}-heads", explanation.tables["heads"]),
-        _by_layer(
+        _plot_by_head(f"{prefix}-heads", explanation.tables["heads"]),
+        _plot_by_layer(
             f"{prefix}-drift",
             "Drift of the hidden states, by layer",
-            _rows_by_panel(measures, _DRIFT),
+            _collect_rows_by_panel(measures, _DRIFT),
             token,
             _READ_DRIFT,
         ),
-        _pooling(f"{prefix}-pooling", measures, token, explanation.record.pooling or "unknown"),
-        _attribution(f"{prefix}-attribution", explanation.tables["attribution"], explanation.tables["pairs"]),
-        _embedding(f"{prefix}-embedding", explanation),
+        _plot_pooling(f"{prefix}-pooling", measures, token, explanation.record.pooling or "unknown"),
+        _plot_attribution(
+            f"{prefix}-attribution", explanation.tables["attribution"], explanation.tables["pairs"]
+        ),
+        _plot_embedding(f"{prefix}-embedding", explanation),
     ]
 
 
-def _rows_by_panel(measures: pl.DataFrame, titles: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
+def _collect_rows_by_panel(
+    measures: pl.DataFrame, titles: Mapping[str, str]
+) -> dict[str, list[dict[str, Any]]]:
     rows_by_panel = {}
     for measure, title in titles.items():
         rows = measures.filter(measure=measure).drop_nulls(["layer", "value"]).sort("layer").to_dicts()
@@ -96,7 +100,7 @@ def _rows_by_panel(measures: pl.DataFrame, titles: Mapping[str, str]) -> dict[st
     return rows_by_panel
 
 
-def _by_layer(
+def _plot_by_layer(
     name: str, title: str, rows_by_panel: Mapping[str, Sequence[Row]], token: str, reading: str
 ) -> ReportFigure:
     """Plot measures against the layer, with the mean and the interval of the benign tokens."""
@@ -113,23 +117,23 @@ def _by_layer(
     sentences = []
     cells = []
     for panel_title, rows in rows_by_panel.items():
-        sentences.append(_layers_in_words(panel_title, rows, token))
-        cells += [(panel_title, *_values(row, columns)) for row in rows]
+        sentences.append(_describe_layers(panel_title, rows, token))
+        cells += [(panel_title, *_take_values(row, columns)) for row in rows]
     panel_count = len(rows_by_panel)
-    narrow = fig.stacked(figure, panels=panel_count, height=360 * panel_count) if panel_count > 1 else {}
+    narrow = fig.stack_panels(figure, panels=panel_count, height=360 * panel_count) if panel_count > 1 else {}
     return ReportFigure(name, title, figure, " ".join(sentences), reading, DataTable(headings, cells), narrow)
 
 
-def _values(row: Row, columns: Sequence[str]) -> list[Any]:
+def _take_values(row: Row, columns: Sequence[str]) -> list[Any]:
     return [row[column] for column in columns]
 
 
-def _layers_in_words(panel_title: str, rows: Sequence[Row], token: str) -> str:
+def _describe_layers(panel_title: str, rows: Sequence[Row], token: str) -> str:
     start = f"{panel_title[:1].upper()}{panel_title[1:]}: {token}"
     outside = [row for row in rows if row["outside"]]
     if not outside:
         return f"{start} stays within the benign interval in all layers."
-    furthest = _most_deviating(outside)
+    furthest = _find_most_deviating(outside)
     return (
         f"{start} leaves the benign interval in layer {outside[0]['layer']} and is furthest from it in "
         f"layer {furthest['layer']}, at {furthest['value']:.3f} where benign tokens have "
@@ -137,7 +141,7 @@ def _layers_in_words(panel_title: str, rows: Sequence[Row], token: str) -> str:
     )
 
 
-def _most_deviating(rows: Sequence[Row]) -> Row:
+def _find_most_deviating(rows: Sequence[Row]) -> Row:
     # Deviations are unknown if all benign tokens have the same value.
     return max(rows, key=lambda row: abs(row["deviations"] or 0.0))
 
@@ -174,7 +178,7 @@ def _draw_layers(figure: go.Figure, rows: Sequence[Row], token: str, panel: int)
         "customdata": ["outside" if row["outside"] else "inside" for row in rows],
         "mode": "lines+markers",
         "line": {"color": fig.STICKY, "width": 2.5},
-        "marker": {"size": 9, "symbol": _symbols(rows)},
+        "marker": {"size": 9, "symbol": _choose_symbols(rows)},
         "name": f"{fig.legend_label(token)} (filled: outside)",
         "legendgroup": "token",
         "showlegend": panel == 1,
@@ -183,7 +187,7 @@ def _draw_layers(figure: go.Figure, rows: Sequence[Row], token: str, panel: int)
     figure.add_trace(line, row=1, col=panel)
 
 
-def _symbols(rows: Sequence[Row]) -> list[str]:
+def _choose_symbols(rows: Sequence[Row]) -> list[str]:
     return ["diamond" if row["outside"] else "circle-open" for row in rows]
 
 
@@ -202,7 +206,7 @@ _HEAD_COLUMNS = (
 _DEEPEST_DEVIATION = 10.0
 
 
-def _by_head(name: str, heads: pl.DataFrame) -> ReportFigure:
+def _plot_by_head(name: str, heads: pl.DataFrame) -> ReportFigure:
     title = "Attention that the copies receive, by layer and head"
     headings = ("layer", "head", *(column.replace("_", " ") for column in _HEAD_COLUMNS))
     single_heads = heads.drop_nulls("head").sort("layer", "head")
@@ -213,20 +217,20 @@ def _by_head(name: str, heads: pl.DataFrame) -> ReportFigure:
         name,
         title,
         _draw_heads(single_heads),
-        _heads_in_words(single_heads),
+        _describe_heads(single_heads),
         _READ_HEADS,
-        DataTable(headings, _head_rows(heads, single_heads)),
+        DataTable(headings, _make_head_rows(heads, single_heads)),
     )
 
 
-def _heads_in_words(single_heads: pl.DataFrame) -> str:
+def _describe_heads(single_heads: pl.DataFrame) -> str:
     outside = single_heads.filter("outside").to_dicts()
     text = (
         f"The copies' share of the attention is outside the benign interval in {len(outside)} of "
         f"{len(single_heads)} heads."
     )
     if outside:
-        furthest = _most_deviating(outside)
+        furthest = _find_most_deviating(outside)
         text += (
             f" It is furthest in layer {furthest['layer']}, head {furthest['head']}: "
             f"{furthest['value']:.3f} where benign tokens have {furthest['benign_mean']:.3f}."
@@ -234,13 +238,13 @@ def _heads_in_words(single_heads: pl.DataFrame) -> str:
     return text
 
 
-def _head_rows(heads: pl.DataFrame, single_heads: pl.DataFrame) -> list[tuple[Any, ...]]:
+def _make_head_rows(heads: pl.DataFrame, single_heads: pl.DataFrame) -> list[tuple[Any, ...]]:
     layer_means = heads.filter(pl.col("head").is_null()).sort("layer")
     most_different = single_heads.sort("wasserstein", descending=True, nulls_last=True).head(5)
     rows = []
     for row in pl.concat([layer_means, most_different]).to_dicts():
         head = "mean" if row["head"] is None else row["head"]
-        rows.append((row["layer"], head, *_values(row, _HEAD_COLUMNS)))
+        rows.append((row["layer"], head, *_take_values(row, _HEAD_COLUMNS)))
     return rows
 
 
@@ -255,7 +259,7 @@ def _draw_heads(single_heads: pl.DataFrame) -> go.Figure:
     for layer in layers:
         cells = [row_by_cell.get((layer, head)) for head in range(head_count)]
         deviations.append([None if cell is None else cell["deviations"] for cell in cells])
-        details.append([_head_details(cell) for cell in cells])
+        details.append([_list_head_details(cell) for cell in cells])
         dots.append(["●" if cell is not None and cell["outside"] else "" for cell in cells])
     figure = fig.new_figure(height=170 + 26 * len(layers))
     heatmap: dict[str, Any] = {
@@ -269,7 +273,7 @@ def _draw_heads(single_heads: pl.DataFrame) -> go.Figure:
         "textfont": {"size": 9, "color": "#1d2430"},
         "hovertemplate": "layer %{y}, head %{x}: %{z:.1f} SD<br>share %{customdata[0]:.3f}, benign "
         "%{customdata[1]:.3f}<br>Wasserstein distance %{customdata[2]:.3f}<extra></extra>",
-        **fig.diverging(_DEEPEST_DEVIATION, "SD from benign"),
+        **fig.make_diverging_scale(_DEEPEST_DEVIATION, "SD from benign"),
     }
     figure.add_trace(heatmap)
     figure.update_xaxes(title_text="head", dtick=1 if head_count <= 16 else 4, showgrid=False)
@@ -277,12 +281,12 @@ def _draw_heads(single_heads: pl.DataFrame) -> go.Figure:
     return figure
 
 
-def _head_details(cell: Row | None) -> list[Any]:
+def _list_head_details(cell: Row | None) -> list[Any]:
     columns = ("value", "benign_mean", "wasserstein")
     return [None if cell is None else cell[column] for column in columns]
 
 
-def _pooling(name: str, measures: pl.DataFrame, token: str, pooling: str) -> ReportFigure:
+def _plot_pooling(name: str, measures: pl.DataFrame, token: str, pooling: str) -> ReportFigure:
     """Draw how much the copies contribute to the vector of a text, with the intervals of benign tokens."""
     title = "What the copies contribute to the sentence vector"
     reading = (
@@ -290,8 +294,8 @@ def _pooling(name: str, measures: pl.DataFrame, token: str, pooling: str) -> Rep
         "CLS or last-token pooling the copies contribute nothing, or everything, by construction. Green: the "
         "interval of the matched benign tokens."
     )
-    rows = _titled_rows(measures, _POOLING, ("value", "benign_low", "benign_high"))
-    table = _measure_table(rows, ("value", "low", "high", *_BENIGN, "outside"))
+    rows = _collect_titled_rows(measures, _POOLING, ("value", "benign_low", "benign_high"))
+    table = _make_measure_table(rows, ("value", "low", "high", *_BENIGN, "outside"))
     if not rows:
         return fig.figure_of_nothing(name, title, reading, "this model does not expose it", table.columns)
     parts = "; ".join(
@@ -337,7 +341,7 @@ def _draw_pooling(rows: Sequence[Row], token: str) -> go.Figure:
         "x": [row["value"] for row in rows],
         "error_x": {"type": "data", "array": arms},
         "mode": "markers",
-        "marker": {"color": fig.STICKY, "size": 12, "symbol": _symbols(rows)},
+        "marker": {"color": fig.STICKY, "size": 12, "symbol": _choose_symbols(rows)},
         "name": f"{fig.legend_label(token)} (filled: outside)",
         "hovertemplate": f"%{{y}}<br>{fig.label(token)}: %{{x:.4f}}<extra></extra>",
     }
@@ -347,7 +351,7 @@ def _draw_pooling(rows: Sequence[Row], token: str) -> go.Figure:
     return figure
 
 
-def _titled_rows(
+def _collect_titled_rows(
     measures: pl.DataFrame, titles: Mapping[str, str], needed: Sequence[str]
 ) -> list[dict[str, Any]]:
     # Rows without a value that the figure needs are left out; in the others, the title replaces the name.
@@ -359,18 +363,18 @@ def _titled_rows(
     ]
 
 
-def _measure_table(rows: Sequence[Row], columns: Sequence[str]) -> DataTable:
+def _make_measure_table(rows: Sequence[Row], columns: Sequence[str]) -> DataTable:
     return DataTable.of({column: column.replace("_", " ") for column in ("measure", *columns)}, rows)
 
 
-def _embedding(name: str, explanation: StoredExplanation) -> ReportFigure:
+def _plot_embedding(name: str, explanation: StoredExplanation) -> ReportFigure:
     """Draw how the token's row of the embedding matrix ranks among the rows of the available tokens."""
     title = "The row of the embedding matrix"
     token = explanation.token.token
-    reading = _reading_of_embedding(explanation.record.vocabulary)
+    reading = _explain_embedding(explanation.record.vocabulary)
     narrow = {"xaxis.title.text": "% of the available<br>tokens below"}
-    rows = _titled_rows(explanation.tables["measures"], _EMBEDDING, ("value", "share_below"))
-    table = _measure_table(rows, ("value", "share_below", *_BENIGN, "outside"))
+    rows = _collect_titled_rows(explanation.tables["measures"], _EMBEDDING, ("value", "share_below"))
+    table = _make_measure_table(rows, ("value", "share_below", *_BENIGN, "outside"))
     if not rows:
         message = "this model does not expose its embedding matrix"
         return fig.figure_of_nothing(name, title, reading, message, table.columns, narrow=narrow)
@@ -386,7 +390,7 @@ def _embedding(name: str, explanation: StoredExplanation) -> ReportFigure:
     return ReportFigure(name, title, _draw_embedding(rows, token), alt, reading, table, narrow)
 
 
-def _reading_of_embedding(vocabulary: Mapping[str, Any]) -> str:
+def _explain_embedding(vocabulary: Mapping[str, Any]) -> str:
     reading = (
         "A row close to the rows of unused entries was hardly trained (Land and Bartolo 2024). A token with "
         "an unusual row need not be sticky, and a sticky token need not have an unusual row."
@@ -427,7 +431,7 @@ def _draw_embedding(rows: Sequence[Row], token: str) -> go.Figure:
         "x": [100 * row["share_below"] for row in rows],
         "customdata": [[row["value"], row["benign_mean"]] for row in rows],
         "mode": "markers",
-        "marker": {"color": fig.STICKY, "size": 13, "symbol": _symbols(rows)},
+        "marker": {"color": fig.STICKY, "size": 13, "symbol": _choose_symbols(rows)},
         "name": f"{fig.legend_label(token)}<br>(filled: outside the benign interval)",
         "showlegend": True,
         "cliponaxis": False,
@@ -445,14 +449,14 @@ def _draw_embedding(rows: Sequence[Row], token: str) -> go.Figure:
 _LISTED_PAIRS = 10
 
 
-def _attribution(name: str, cells: pl.DataFrame, pairs: pl.DataFrame) -> ReportFigure:
+def _plot_attribution(name: str, cells: pl.DataFrame, pairs: pl.DataFrame) -> ReportFigure:
     """Draw how much each pair of tokens contributes to the similarity of two texts."""
     title = "One pair's similarity, token by token"
     if pairs.is_empty():
         return fig.figure_of_nothing(name, title, _READ_ATTRIBUTION, "no similarity was attributed")
     pair = pairs.sort("pair").row(0, named=True)
     cells = cells.filter(pair=pair["pair"])
-    # The last row and the last column belong to the reference text.
+    # The last row and the last column belong to the reference, a text of padding.
     between_tokens = cells.filter(
         pl.col("row") < pl.col("row").max(), pl.col("column") < pl.col("column").max()
     )
@@ -460,15 +464,15 @@ def _attribution(name: str, cells: pl.DataFrame, pairs: pl.DataFrame) -> ReportF
         name,
         title,
         _draw_attribution(cells),
-        _attribution_in_words(pair, between_tokens),
+        _describe_attribution(pair, between_tokens),
         _READ_ATTRIBUTION,
         DataTable(
-            ("carrier with copies", "part", "anchor", "adds"), _attribution_rows(cells, between_tokens)
+            ("carrier with copies", "part", "anchor", "adds"), _make_attribution_rows(cells, between_tokens)
         ),
     )
 
 
-def _attribution_in_words(pair: Row, between_tokens: pl.DataFrame) -> str:
+def _describe_attribution(pair: Row, between_tokens: pl.DataFrame) -> str:
     copies_to_tokens = between_tokens.filter(row_part="copies")["value"].sum()
     carrier_to_tokens = between_tokens.filter(row_part="carrier")["value"].sum()
     return (
@@ -481,7 +485,8 @@ def _attribution_in_words(pair: Row, between_tokens: pl.DataFrame) -> str:
     )
 
 
-def _attribution_rows(cells: pl.DataFrame, between_tokens: pl.DataFrame) -> list[tuple[Any, ...]]:
+def _make_attribution_rows(cells: pl.DataFrame, between_tokens: pl.DataFrame) -> list[tuple[Any, ...]]:
+    # First the sum of each row of the matrix, then the largest single cells.
     sums = (
         cells.group_by("row", maintain_order=True)
         .agg(pl.col("row_token", "row_part").first(), pl.lit("all").alias("anchor"), pl.col("value").sum())
@@ -493,7 +498,7 @@ def _attribution_rows(cells: pl.DataFrame, between_tokens: pl.DataFrame) -> list
     return rows
 
 
-def _hover_names(row_name: str, column_names: Sequence[str]) -> list[list[str]]:
+def _make_hover_names(row_name: str, column_names: Sequence[str]) -> list[list[str]]:
     return [[row_name, column_name] for column_name in column_names]
 
 
@@ -515,9 +520,9 @@ def _draw_attribution(cells: pl.DataFrame) -> go.Figure:
         x=list(range(len(columns))),
         y=list(range(len(names))),
         z=values.round(6).tolist(),
-        customdata=[_hover_names(name, columns) for name in names],
+        customdata=[_make_hover_names(name, columns) for name in names],
         hovertemplate="%{customdata[0]} and %{customdata[1]}: %{z:.4f}<extra></extra>",
-        **fig.diverging(strongest, "added to the similarity"),
+        **fig.make_diverging_scale(strongest, "added to the similarity"),
     )
     figure.update_xaxes(
         title_text="anchor",

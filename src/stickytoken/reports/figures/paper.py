@@ -16,7 +16,14 @@ import polars as pl
 from stickytoken.methods.symptoms import SIMILARITY_EDGES
 from stickytoken.reports import figures as fig
 from stickytoken.reports.figures import DataTable, ReportFigure
-from stickytoken.reports.figures.run import SIDES, Breakdown, Curve, breakdown_by, draw_breakdowns, mean_line
+from stickytoken.reports.figures.run import (
+    SIDES,
+    Breakdown,
+    Curve,
+    average_lines,
+    break_down_by,
+    draw_breakdowns,
+)
 from stickytoken.reports.templating import minus
 from stickytoken.vocabulary import Category, Kind
 from stickytoken.words import counted
@@ -49,7 +56,7 @@ def pair_similarities(
     )
     if not before or after is None:
         return fig.figure_of_nothing(name, title, reading, _WITHOUT_PAIRS)
-    first, last = _nonempty_bins(before, after)
+    first, last = _find_nonempty_bins(before, after)
     edges = SIMILARITY_EDGES[first : last + 1]
     figure = fig.new_figure()
     _draw_counts(figure, edges, before[first:last], "without copies", fig.ORDINARY)
@@ -59,7 +66,7 @@ def pair_similarities(
     figure.update_xaxes(title_text="cosine similarity")
     figure.update_yaxes(title_text="pairs of texts")
     figure.update_layout(barmode="overlay", bargap=0, hovermode="closest")
-    means = [_mean_of_counts(before), _mean_of_counts(after)]
+    means = [_average_counts(before), _average_counts(after)]
     alt = minus(
         f"Similarities of {sum(before):,} pairs of texts: {means[0]:.3f} on average without copies, and "
         f"{means[1]:.3f} with {copies} copies of {token} in one of the texts; u is {u:.3f}."
@@ -73,12 +80,12 @@ def pair_similarities(
     return ReportFigure(name, title, figure, alt, reading, DataTable(("from", "to", "before", "after"), rows))
 
 
-def _nonempty_bins(before: Sequence[int], after: Sequence[int]) -> tuple[int, int]:
+def _find_nonempty_bins(before: Sequence[int], after: Sequence[int]) -> tuple[int, int]:
     occupied = np.flatnonzero(np.array(before) + np.array(after))
     return int(occupied[0]), int(occupied[-1]) + 1
 
 
-def _mean_of_counts(counts: Sequence[int]) -> float:
+def _average_counts(counts: Sequence[int]) -> float:
     middles = (np.array(SIMILARITY_EDGES[1:]) + np.array(SIMILARITY_EDGES[:-1])) / 2
     return float(np.average(middles, weights=counts))
 
@@ -115,7 +122,7 @@ def mean_shift(curves: list[Curve], controls: list[Curve], who: str) -> ReportFi
         "similarity of pairs above u."
     )
     groups = {who: curves, "ordinary tokens": controls}
-    shifts_by_group = {group: _shifts(members) for group, members in groups.items() if members}
+    shifts_by_group = {group: _compute_shifts(members) for group, members in groups.items() if members}
     if not curves:
         return fig.figure_of_nothing(name, title, reading, _WITHOUT_CURVES)
     copies = curves[0]["copies"]
@@ -142,32 +149,32 @@ def mean_shift(curves: list[Curve], controls: list[Curve], who: str) -> ReportFi
             }
             figure.add_trace(line, row=1, col=panel)
             rows.append((group, side, *shifts[side]))
-            sentences.append(_shift_in_words(group, side, copies, shifts[side]))
+            sentences.append(_describe_shift(group, side, copies, shifts[side]))
     figure.add_hline(y=0, line=fig.THIN_LINE)
     figure.update_xaxes(title_text="copies", **fig.copies_axis(copies), zeroline=False)
     figure.update_yaxes(title_text="mean change of the cosine", col=1)
     figure.update_layout(legend={"y": -0.2, "yanchor": "top"}, hovermode="closest")
     headings = ("tokens", "pairs", *(f"{count} copies" for count in copies))
     table = DataTable(headings, rows)
-    narrow = fig.stacked(figure, panels=len(SIDES), height=780)
+    narrow = fig.stack_panels(figure, panels=len(SIDES), height=780)
     return ReportFigure(name, title, figure, " ".join(sentences), reading, table, narrow)
 
 
-def _shifts(curves: list[Curve]) -> dict[str, list[float | None]]:
+def _compute_shifts(curves: list[Curve]) -> dict[str, list[float | None]]:
     shifts: dict[str, list[float | None]] = {}
     for side in SIDES:
         lines = [curve[side] for curve in curves if curve[side]]
         if lines:
-            shifts[side] = mean_line([_changes_since_first(line) for line in lines])
+            shifts[side] = average_lines([_subtract_first(line) for line in lines])
     return shifts
 
 
-def _changes_since_first(line: Sequence[float | None]) -> list[float | None]:
+def _subtract_first(line: Sequence[float | None]) -> list[float | None]:
     start = line[0]
     return [None if value is None or start is None else value - start for value in line]
 
 
-def _shift_in_words(group: str, side: str, copies: Sequence[int], shifts: Sequence[float | None]) -> str:
+def _describe_shift(group: str, side: str, copies: Sequence[int], shifts: Sequence[float | None]) -> str:
     measured = [position for position, shift in enumerate(shifts) if shift is not None]
     last = measured[-1]
     text = f"{copies[last]} copies of {group} change pairs {side} u by {shifts[last]:+.3f} on average."
@@ -191,33 +198,35 @@ def flagged_categories(tokens: pl.DataFrame) -> ReportFigure:
         return fig.figure_of_nothing(name, title, reading, "this run has no sticky token")
     categories = [category.value for category in Category if (tokens["category"] == category.value).any()]
     kinds = [kind.value for kind in Kind if (tokens["entry"] == kind.value).any()]
-    parts = [
-        breakdown_by(tokens, "category", "category", categories),
-        breakdown_by(tokens, "entry", "kind of entry", kinds),
+    breakdowns = [
+        break_down_by(tokens, "category", "category", categories),
+        break_down_by(tokens, "entry", "kind of entry", kinds),
     ]
     rows: list[tuple[Any, ...]] = []
-    for part in parts:
-        rows += _share_rows(part)
-    plot = draw_breakdowns(parts)
-    alt = f"{counted(len(sticky), 'sticky token')} of {len(tokens):,}. {_shares_in_words(parts)}"
+    for breakdown in breakdowns:
+        rows += _make_share_rows(breakdown)
+    plot = draw_breakdowns(breakdowns)
+    alt = f"{counted(len(sticky), 'sticky token')} of {len(tokens):,}. {_describe_shares(breakdowns)}"
     headings = ("property", "group", "tokens", "sticky", "share of the sticky tokens")
-    narrow = fig.stacked(plot, panels=len(parts), height=700)
+    narrow = fig.stack_panels(plot, panels=len(breakdowns), height=700)
     return ReportFigure(name, title, plot, alt, reading, DataTable(headings, rows), narrow)
 
 
-def _share_rows(part: Breakdown) -> list[tuple[Any, ...]]:
-    total = sum(part.sticky)  # not 0: the caller draws nothing if no token is sticky
+def _make_share_rows(breakdown: Breakdown) -> list[tuple[Any, ...]]:
+    total = sum(breakdown.sticky)  # not 0: the caller draws nothing if no token is sticky
     return [
-        (part.title, group, examined, sticky, f"{sticky / total:.1%}")
-        for group, examined, sticky in zip(part.groups, part.examined, part.sticky, strict=True)
+        (breakdown.title, group, examined, sticky, f"{sticky / total:.1%}")
+        for group, examined, sticky in zip(
+            breakdown.groups, breakdown.examined, breakdown.sticky, strict=True
+        )
     ]
 
 
-def _shares_in_words(parts: Sequence[Breakdown]) -> str:
+def _describe_shares(breakdowns: Sequence[Breakdown]) -> str:
     sentences = []
-    for part in parts:
-        total = sum(part.sticky)
-        sticky_counts = zip(part.groups, part.sticky, strict=True)
+    for breakdown in breakdowns:
+        total = sum(breakdown.sticky)
+        sticky_counts = zip(breakdown.groups, breakdown.sticky, strict=True)
         described = [f"{count / total:.0%} {group}" for group, count in sticky_counts if count]
-        sentences.append(f"By {part.title}: {', '.join(described)}.")
+        sentences.append(f"By {breakdown.title}: {', '.join(described)}.")
     return " ".join(sentences)

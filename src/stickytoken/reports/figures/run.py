@@ -44,9 +44,9 @@ def distribution(tokens: pl.DataFrame, described: Distribution) -> ReportFigure:
         described.name,
         described.title,
         _draw_distribution(measured, described),
-        _distribution_in_words(measured, column),
+        _describe_distribution(measured, column),
         described.reading,
-        _distribution_table(measured, column),
+        _make_distribution_table(measured, column),
     )
 
 
@@ -55,13 +55,14 @@ def _draw_distribution(measured: pl.DataFrame, described: Distribution) -> go.Fi
     column = described.column
     counts, edges = bins(measured[column.key].to_numpy())
     intervals = [
-        [_precise_text(column, start), _precise_text(column, end)] for start, end in pairwise(edges.tolist())
+        [_format_precisely(column, start), _format_precisely(column, end)]
+        for start, end in pairwise(edges.tolist())
     ]
     figure = fig.new_figure()
     bars: dict[str, Any] = {
         "type": "bar",
         "x": ((edges[:-1] + edges[1:]) / 2).round(6).tolist(),
-        "y": [int(count) or None for count in counts],
+        "y": [int(count) or None for count in counts],  # no bar where it is 0, which has no logarithm
         "width": float(edges[1] - edges[0]) * 0.96,
         "marker": {"color": fig.ORDINARY, "line": {"width": 0}, "opacity": 0.65},
         "customdata": intervals,
@@ -75,12 +76,13 @@ def _draw_distribution(measured: pl.DataFrame, described: Distribution) -> go.Fi
     _mark_sticky(figure, sticky, sticky[column.key].round(6), heights, hover_value)
     for position, (text, value) in enumerate(described.lines.items()):
         figure.add_vline(x=value, line=fig.DOTTED_LINE)
-        height = 1 - 0.08 * position
+        height = 1 - 0.08 * position  # each label is below the one before, so that they don't overlap
         figure.add_annotation(
             x=value, y=height, yref="paper", text=text, showarrow=False, xanchor="left", xshift=4
         )
     figure.update_xaxes(title_text=fig.axis_title(column), tickformat=fig.tick_format(column))
     figure.update_yaxes(title_text="tokens (log scale)", type="log", dtick=1, rangemode="tozero")
+    # Ends of the axis as powers of ten, with room above the highest bar and below a count of 1.
     top = float(np.log10(max(int(counts.max()), 2))) + 0.35
     bottom = -0.3
     figure.update_yaxes(range=[bottom, top], tickformat=",d")
@@ -94,18 +96,18 @@ def _draw_distribution(measured: pl.DataFrame, described: Distribution) -> go.Fi
     return figure
 
 
-def _distribution_in_words(measured: pl.DataFrame, column: Column) -> str:
+def _describe_distribution(measured: pl.DataFrame, column: Column) -> str:
     quantiles = np.quantile(measured[column.key].to_numpy(), (0.05, 0.5, 0.95))
-    low, middle, high = [_precise_text(column, value) for value in quantiles]
+    low, middle, high = [_format_precisely(column, value) for value in quantiles]
     text = (
         f"{column.title.capitalize()} of {counted(len(measured), 'token')}: median {middle}, 90% between "
         f"{low} and {high}."
     )
-    flagged = sorted(measured.filter(verdict="sticky")[column.key])
+    flagged = sorted(measured.filter(verdict="sticky")[column.key])  # values, in ascending order
     if flagged:
-        span = f"at {_precise_text(column, flagged[0])}"
-        if len(flagged) > 1:
-            span = f"between {_precise_text(column, flagged[0])} and {_precise_text(column, flagged[-1])}"
+        lowest = _format_precisely(column, flagged[0])
+        highest = _format_precisely(column, flagged[-1])
+        span = f"at {lowest}" if len(flagged) == 1 else f"between {lowest} and {highest}"
         text += f" {len(flagged)} sticky {span}."
     return text
 
@@ -114,7 +116,7 @@ def _distribution_in_words(measured: pl.DataFrame, column: Column) -> str:
 _TABLE_BINS = 12
 
 
-def _distribution_table(measured: pl.DataFrame, column: Column) -> DataTable:
+def _make_distribution_table(measured: pl.DataFrame, column: Column) -> DataTable:
     values = measured[column.key].to_numpy()
     if np.ptp(values) >= _NO_SPAN:
         edges = np.linspace(values.min(), values.max(), _TABLE_BINS + 1)
@@ -128,11 +130,13 @@ def _distribution_table(measured: pl.DataFrame, column: Column) -> DataTable:
         pairwise(edges.tolist()), counts, sticky_counts, strict=True
     ):
         if count:
-            rows.append((_precise_text(column, start), _precise_text(column, end), count, sticky_count))
+            rows.append(
+                (_format_precisely(column, start), _format_precisely(column, end), count, sticky_count)
+            )
     return DataTable(("from", "to", "tokens", "sticky"), rows)
 
 
-def _precise_text(column: Column, value: float) -> str:
+def _format_precisely(column: Column, value: float) -> str:
     # One digit more than in the table of tokens, so that neighbouring bins differ.
     if column.digits is None or not column.unit:
         return minus(f"{value:.4f}")
@@ -140,10 +144,14 @@ def _precise_text(column: Column, value: float) -> str:
 
 
 def bins(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the counts and edges of histogram bins, whose width follows Freedman and Diaconis (1981)."""
+    """Return the counts (shape (b,)) and edges (b + 1) of b bins of equal width.
+
+    The width follows Freedman and Diaconis (1981).
+    """
     low = float(values.min())
     high = float(values.max())
     if high - low < _NO_SPAN:
+        # Practically equal values get one narrow bin.
         return np.array([len(values)]), np.array([low - 0.5e-3, high + 0.5e-3])
     lower_quartile, upper_quartile = np.quantile(values, [0.25, 0.75])
     width = 2 * float(upper_quartile - lower_quartile) / len(values) ** (1 / 3)
@@ -160,7 +168,7 @@ def _mark_sticky(
     sticky: pl.DataFrame,
     x: pl.Series,
     y: Iterable[float],
-    hover_values: str,
+    hover_value: str,
 ) -> None:
     if sticky.is_empty():
         return
@@ -172,7 +180,7 @@ def _mark_sticky(
         "customdata": names,
         "mode": "markers",
         "marker": {"color": fig.STICKY, "symbol": "diamond", "size": _MARK_SIZE},
-        "hovertemplate": f"%{{customdata}}{hover_values}<extra>sticky</extra>",
+        "hovertemplate": f"%{{customdata}}{hover_value}<extra>sticky</extra>",
         "cliponaxis": False,
         "name": f"sticky ({len(names)})",
     }
@@ -226,7 +234,7 @@ def _write_names(figure: go.Figure, names: Sequence[_Name], width: float, height
         return
     marks = []
     for name in names:
-        x = _PLOT_WIDTH * name.x / (width or 1.0)
+        x = _PLOT_WIDTH * name.x / (width or 1.0)  # an axis without extent has length 0
         y = _PLOT_HEIGHT * name.y / (height or 1.0)
         marks.append(_Box(x, y, _MARK_SIZE, _MARK_SIZE))
     written: list[_Box] = []
@@ -275,9 +283,9 @@ def scatter(tokens: pl.DataFrame, described: Scatter) -> ReportFigure:
         described.name,
         described.title,
         _draw_scatter(measured, described),
-        _scatter_in_words(measured, described),
+        _describe_scatter(measured, described),
         described.reading,
-        _scatter_table(measured, described),
+        _make_scatter_table(measured, described),
     )
 
 
@@ -290,7 +298,7 @@ def _draw_scatter(measured: pl.DataFrame, described: Scatter) -> go.Figure:
     if other_count > _DRAWN_POINTS:
         generator = np.random.default_rng([other_count, _SCATTER_KEY])
         others = others[np.sort(generator.choice(other_count, size=_DRAWN_POINTS, replace=False))]
-    values = f"<br>%{{x:{fig.number_format(described.x)}}}, %{{y:{fig.number_format(described.y)}}}"
+    hover_values = f"<br>%{{x:{fig.number_format(described.x)}}}, %{{y:{fig.number_format(described.y)}}}"
     figure = fig.new_figure(height=430)
     cloud: dict[str, Any] = {
         "type": "scatter",
@@ -299,12 +307,12 @@ def _draw_scatter(measured: pl.DataFrame, described: Scatter) -> go.Figure:
         "customdata": [fig.label(token) for token in others["token"]],
         "mode": "markers",
         "marker": {"color": fig.ORDINARY, "size": 4, "opacity": 0.45},
-        "hovertemplate": f"%{{customdata}}{values}<extra></extra>",
+        "hovertemplate": f"%{{customdata}}{hover_values}<extra></extra>",
         "name": f"other tokens ({len(others):,} of {other_count:,} drawn)",
     }
     figure.add_trace(cloud)
     sticky = measured.filter(verdict="sticky").sort(x)
-    _mark_sticky(figure, sticky, sticky[x].round(4), sticky[y].round(4), values)
+    _mark_sticky(figure, sticky, sticky[x].round(4), sticky[y].round(4), hover_values)
     names = [_Name(fig.legend_label(row["token"]), row[x], row[y]) for row in sticky.iter_rows(named=True)]
     width = float(np.ptp(measured[x].to_numpy()))
     height = float(np.ptp(measured[y].to_numpy()))
@@ -315,7 +323,7 @@ def _draw_scatter(measured: pl.DataFrame, described: Scatter) -> go.Figure:
     return figure
 
 
-def _scatter_in_words(measured: pl.DataFrame, described: Scatter) -> str:
+def _describe_scatter(measured: pl.DataFrame, described: Scatter) -> str:
     text = (
         f"{described.x.title.capitalize()} against {described.y.title} of {counted(len(measured), 'token')}."
     )
@@ -323,16 +331,16 @@ def _scatter_in_words(measured: pl.DataFrame, described: Scatter) -> str:
     groups = {f"{len(sticky)} sticky": sticky, "All tokens": measured}
     for name, rows in groups.items():
         if not rows.is_empty():
-            medians = _quantile_texts(rows, described, 0.5)
+            medians = _format_quantiles(rows, described, 0.5)
             text += f" {name}: medians {medians[0]} and {medians[1]}."
     return text
 
 
-def _quantile_texts(rows: pl.DataFrame, described: Scatter, level: float) -> list[str]:
+def _format_quantiles(rows: pl.DataFrame, described: Scatter, level: float) -> list[str]:
     texts = []
     for column in (described.x, described.y):
         quantile = np.quantile(rows[column.key].to_numpy(), level)
-        texts.append(_precise_text(column, float(quantile)))
+        texts.append(_format_precisely(column, float(quantile)))
     return texts
 
 
@@ -340,16 +348,16 @@ def _quantile_texts(rows: pl.DataFrame, described: Scatter, level: float) -> lis
 _LISTED_TOKENS = 20
 
 
-def _scatter_table(measured: pl.DataFrame, described: Scatter) -> DataTable:
+def _make_scatter_table(measured: pl.DataFrame, described: Scatter) -> DataTable:
     sticky = measured.filter(pl.col("verdict") == "sticky")
     sticky = sticky.sort(described.y.key, descending=True).head(_LISTED_TOKENS)
     rows: list[tuple[Any, ...]] = []
     for row in sticky.iter_rows(named=True):
-        x = _precise_text(described.x, row[described.x.key])
-        y = _precise_text(described.y, row[described.y.key])
+        x = _format_precisely(described.x, row[described.x.key])
+        y = _format_precisely(described.y, row[described.y.key])
         rows.append((row["token"], row["verdict"], x, y))
     for name, level in (("lower quartile", 0.25), ("median", 0.5), ("upper quartile", 0.75)):
-        rows.append((f"({name} of all)", None, *_quantile_texts(measured, described, level)))
+        rows.append((f"({name} of all)", None, *_format_quantiles(measured, described, level)))
     return DataTable(("token", "verdict", described.x.title, described.y.title), rows)
 
 
@@ -396,21 +404,21 @@ def symptom_curves(curves: list[Curve], controls: list[Curve], u: float) -> Repo
         table = DataTable(("token", "pairs", *(f"{count} copies" for count in copies)), rows)
         plot = _draw_curves(curves[:_DRAWN_CURVES], ordinary, copies, u)
         if curves:
-            narrow = fig.stacked(plot, panels=len(SIDES), height=820)
+            narrow = fig.stack_panels(plot, panels=len(SIDES), height=820)
     else:
         plot = fig.empty_figure("this run has no symptom curves")
     return ReportFigure(
         "symptom-curves",
         "Symptom curves",
         plot,
-        _curves_in_words(curves, ordinary, u),
+        _describe_curves(curves, ordinary, u),
         _READ_CURVES,
         table,
         narrow,
     )
 
 
-def mean_line(lines: Sequence[Sequence[float | None]]) -> list[float | None]:
+def average_lines(lines: Sequence[Sequence[float | None]]) -> list[float | None]:
     """Return the mean of several lines at each point, or None at a point where no line has a value."""
     means: list[float | None] = []
     for values in zip(*lines, strict=True):
@@ -419,7 +427,7 @@ def mean_line(lines: Sequence[Sequence[float | None]]) -> list[float | None]:
     return means
 
 
-def _curves_in_words(curves: list[Curve], ordinary: Mapping[str, list[list[float]]], u: float) -> str:
+def _describe_curves(curves: list[Curve], ordinary: Mapping[str, list[list[float]]], u: float) -> str:
     """Return sentences on how copies of the plotted tokens and of ordinary tokens change similarities."""
     if not curves:
         return "There are no symptom curves."
@@ -436,7 +444,7 @@ def _curves_in_words(curves: list[Curve], ordinary: Mapping[str, list[list[float
             continue
         first = positions[0]
         last = positions[-1]
-        moves = [_move_in_words(side, curve[side][first], curve[side][last]) for side in SIDES if curve[side]]
+        moves = [_describe_move(side, curve[side][first], curve[side][last]) for side in SIDES if curve[side]]
         sentences.append(
             f"{curve['copies'][last]} copies of {curve['token']} move pairs {' and '.join(moves)}."
         )
@@ -444,12 +452,12 @@ def _curves_in_words(curves: list[Curve], ordinary: Mapping[str, list[list[float
         moves = []
         for side, lines in ordinary.items():
             means = np.mean(lines, axis=0)
-            moves.append(_move_in_words(side, means[0], means[-1]))
+            moves.append(_describe_move(side, means[0], means[-1]))
         sentences.append(f"Ordinary tokens move them {' and '.join(moves)}.")
     return " ".join(sentences)
 
 
-def _move_in_words(side: str, start: float, end: float) -> str:
+def _describe_move(side: str, start: float, end: float) -> str:
     return f"{side} u from {start:.3f} to {end:.3f}"
 
 
@@ -545,7 +553,7 @@ class Breakdown:
     sticky: list[int]
 
 
-def breakdowns(tokens: pl.DataFrame) -> list[Breakdown]:
+def break_down(tokens: pl.DataFrame) -> list[Breakdown]:
     """Count all tokens and sticky tokens by kind of entry, script, length and position in the vocabulary.
 
     Args:
@@ -561,25 +569,25 @@ def breakdowns(tokens: pl.DataFrame) -> list[Breakdown]:
     deciles = [f"{10 * decile}–{10 * decile + 10}" for decile in range(_DECILES)]
     length = pl.col("length").clip(1, _LONGEST)
     decile = (pl.col("position") * _DECILES).floor().clip(0, _DECILES - 1).cast(pl.Int64)
-    grouped = tokens.select(
+    tokens_with_groups = tokens.select(
         "verdict",
         "entry",
         script=pl.when(pl.col("script").is_in(scripts)).then(pl.col("script")).otherwise(pl.lit("others")),
         length=pl.when(length == _LONGEST).then(pl.lit(lengths[-1])).otherwise(length.cast(pl.String)),
         position=decile.replace_strict(dict(enumerate(deciles)), default=None),
     )
-    kinds = [kind.value for kind in Kind if (grouped["entry"] == kind.value).any()]
+    kinds = [kind.value for kind in Kind if (tokens_with_groups["entry"] == kind.value).any()]
     if len(all_scripts) > _MOST_SCRIPTS:
         scripts = [*scripts, "others"]
     return [
-        breakdown_by(grouped, "entry", "kind of entry", kinds),
-        breakdown_by(grouped, "script", "script", scripts),
-        breakdown_by(grouped, "length", "length in characters", lengths),
-        breakdown_by(grouped, "position", "position, % of the vocabulary", deciles),
+        break_down_by(tokens_with_groups, "entry", "kind of entry", kinds),
+        break_down_by(tokens_with_groups, "script", "script", scripts),
+        break_down_by(tokens_with_groups, "length", "length in characters", lengths),
+        break_down_by(tokens_with_groups, "position", "position, % of the vocabulary", deciles),
     ]
 
 
-def breakdown_by(tokens: pl.DataFrame, column: str, title: str, groups: list[str]) -> Breakdown:
+def break_down_by(tokens: pl.DataFrame, column: str, title: str, groups: list[str]) -> Breakdown:
     """Count the examined tokens and the sticky tokens in each group.
 
     Args:
@@ -604,25 +612,25 @@ def _count_by_group(tokens: pl.DataFrame, column: str) -> dict[str, int]:
 
 def composition(tokens: pl.DataFrame) -> ReportFigure:
     """Draw the shares of kinds, scripts, lengths and positions among sticky tokens and among all tokens."""
-    parts = breakdowns(tokens)
-    total = sum(parts[0].examined)
-    sticky = sum(parts[0].sticky)
+    breakdowns = break_down(tokens)
+    total = sum(breakdowns[0].examined)
+    sticky = sum(breakdowns[0].sticky)
     sentences = [f"{sticky} of {total:,} tokens {'is' if sticky == 1 else 'are'} sticky."]
     rows: list[tuple[Any, ...]] = []
-    for part in parts:
-        counts = list(zip(part.groups, part.examined, part.sticky, strict=True))
+    for breakdown in breakdowns:
+        counts = list(zip(breakdown.groups, breakdown.examined, breakdown.sticky, strict=True))
         most_sticky_first = sorted(counts, key=lambda count: count[2], reverse=True)
         phrases = [
             f"{group}: {sticky_count} of {examined_count:,}"
             for group, examined_count, sticky_count in most_sticky_first[:3]
             if sticky_count
         ]
-        sentences.append(f"By {part.title}, {'; '.join(phrases)}.")
+        sentences.append(f"By {breakdown.title}, {'; '.join(phrases)}.")
         for group, examined_count, sticky_count in counts:
             if examined_count:
                 share = f"{sticky_count / examined_count:.2%}"
-                rows.append((part.title, group, examined_count, sticky_count, share))
-    plot = draw_breakdowns(parts)
+                rows.append((breakdown.title, group, examined_count, sticky_count, share))
+    plot = draw_breakdowns(breakdowns)
     return ReportFigure(
         "who-they-are",
         "What the sticky tokens are",
@@ -630,29 +638,29 @@ def composition(tokens: pl.DataFrame) -> ReportFigure:
         " ".join(sentences),
         _READ_COMPOSITION,
         DataTable(("property", "group", "tokens", "sticky", "share sticky"), rows),
-        fig.stacked(plot, panels=len(parts), height=1180),
+        fig.stack_panels(plot, panels=len(breakdowns), height=1180),
     )
 
 
-def draw_breakdowns(parts: list[Breakdown]) -> go.Figure:
+def draw_breakdowns(breakdowns: list[Breakdown]) -> go.Figure:
     """Draw one panel per breakdown, in rows of two, with bars for all tokens and for sticky tokens."""
-    panel_rows = (len(parts) + 1) // 2
+    panel_rows = (len(breakdowns) + 1) // 2
     plot = make_subplots(
         rows=panel_rows,
         cols=2,
-        subplot_titles=[part.title for part in parts],
+        subplot_titles=[breakdown.title for breakdown in breakdowns],
         vertical_spacing=0.22,
         horizontal_spacing=0.1,
         figure=fig.new_figure(height=280 * panel_rows),
     )
-    grey = {"color": fig.ORDINARY, "opacity": 0.65, "pattern": _pattern("")}
-    hatched = {"color": fig.STICKY, "opacity": 1, "pattern": _pattern("/")}
-    for position, part in enumerate(parts):
+    grey = {"color": fig.ORDINARY, "opacity": 0.65, "pattern": _make_pattern("")}
+    hatched = {"color": fig.STICKY, "opacity": 1, "pattern": _make_pattern("/")}
+    for position, breakdown in enumerate(breakdowns):
         cell = {"row": position // 2 + 1, "col": position % 2 + 1}
         in_legend = position == 0
-        _draw_shares(plot, part.groups, part.examined, "all tokens examined", grey, in_legend, cell)
-        _draw_shares(plot, part.groups, part.sticky, "sticky tokens", hatched, in_legend, cell)
-        angle = -45 if len(part.groups) > _MOST_LEVEL_LABELS else None
+        _draw_shares(plot, breakdown.groups, breakdown.examined, "all tokens examined", grey, in_legend, cell)
+        _draw_shares(plot, breakdown.groups, breakdown.sticky, "sticky tokens", hatched, in_legend, cell)
+        angle = -45 if len(breakdown.groups) > _MOST_LEVEL_LABELS else None
         plot.update_xaxes(type="category", tickangle=angle, **cell)
     plot.update_yaxes(title_text="% of tokens", col=1)
     legend = {"y": -0.14, "yanchor": "top"}
@@ -660,7 +668,7 @@ def draw_breakdowns(parts: list[Breakdown]) -> go.Figure:
     return plot
 
 
-def _pattern(shape: str) -> dict[str, Any]:
+def _make_pattern(shape: str) -> dict[str, Any]:
     return {"shape": shape, "size": 5, "solidity": 0.25}
 
 
