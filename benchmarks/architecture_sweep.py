@@ -386,7 +386,7 @@ def states_behind_prompt(model_folder: Path) -> NDArray[np.float32]:
     # tokenizer with another class, which divides texts differently.
     tokenizer = transformers.AutoTokenizer.from_pretrained(model_folder)
     prompt = PROMPTS["prompteol"]
-    before, after = prompt.pieces(prompt.templates[0], prepending=False)
+    before, after = prompt.split_template(prompt.templates[0], prepending=False)
     model = AutoModel.from_pretrained(model_folder, dtype=torch.float32).eval()
     if hasattr(model, "get_decoder"):
         model = model.get_decoder()

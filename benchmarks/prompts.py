@@ -138,7 +138,7 @@ class CostBench:
 
     def run_transformers(self, prompt: str) -> None:
         """Run the prompts with transformers alone, in padded batches of 16 and through all layers."""
-        pieces = PROMPTS[prompt].pieces(PROMPTS[prompt].templates[0], prepending=False)
+        pieces = PROMPTS[prompt].split_template(PROMPTS[prompt].templates[0], prepending=False)
         texts = [f"{pieces[0]}{sentence}.{pieces[1]}" for sentence in self.sentences]
         with torch.inference_mode():
             for start in range(0, len(texts), 16):

@@ -61,7 +61,7 @@ class ReadText:
     @property
     def ids(self) -> tuple[int, ...]:
         """The token ids of all parts."""
-        return _ids(self.parts)
+        return _join_ids(self.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +169,11 @@ class Why:
         """
         # How the similarity changes when all sticky parts of both texts are deleted.
         sticky_effect = None if self.without_sticky is None else self.without_sticky - self.similarity
-        first_groups = _groups_of_copies(self.first)
-        second_groups = _groups_of_copies(self.second)
+        first_groups = _group_copies(self.first)
+        second_groups = _group_copies(self.second)
         row_starts = [group.start for group in first_groups]
         column_starts = [group.start for group in second_groups]
+        # `reduceat` adds up the rows, or columns, from each start to the one before the next.
         by_row = np.add.reduceat(self.matrix, row_starts, axis=0)
         return replace(
             self,
@@ -268,12 +269,16 @@ def why(
     first_unit, second_unit = exact_unit_vectors(model.encode_ids([first_text.ids, second_text.ids]))
     similarity = float(first_unit @ second_unit)
 
-    attribute = _attribution_by(chosen_method, model, (first_text, second_text), similarity)
-    first_contributions = attribute(first_text, _progress_of("first text", progress))
+    attribute: Attribute
+    if chosen_method is AttributionMethod.DELETION:
+        attribute = partial(_compute_shapley_contributions, model)
+    else:
+        attribute = _prepare_jacobians(model, (first_text, second_text), similarity)
+    first_contributions = attribute(first_text, _make_watch("first text", progress))
     if second_text.parts == first_text.parts:
         second_contributions = first_contributions
     else:
-        second_contributions = attribute(second_text, _progress_of("second text", progress))
+        second_contributions = attribute(second_text, _make_watch("second text", progress))
     matrix = similarity_matrix(first_contributions, second_contributions)
     u = mean_similarity(model, most=_ENTRIES_FOR_U).value if opened is None else opened.plan.mean_similarity
     return Why(
@@ -281,14 +286,14 @@ def why(
         method=chosen_method.value,
         similarity=similarity,
         u=u,
-        first=_with_deletions(model, first_text, second_unit, similarity),
-        second=_with_deletions(model, second_text, first_unit, similarity),
+        first=_measure_deletions(model, first_text, second_unit, similarity),
+        second=_measure_deletions(model, second_text, first_unit, similarity),
         # The last row belongs to the first text's reference, the last column to the second text's reference.
         matrix=matrix[:-1, :-1].astype(np.float32),
         first_reference=matrix[:-1, -1].astype(np.float32),
         second_reference=matrix[-1, :-1].astype(np.float32),
         reference=float(matrix[-1, -1]),
-        without_sticky=_similarity_without_sticky(model, first_text, second_text),
+        without_sticky=_measure_similarity_without_sticky(model, first_text, second_text),
         run=None if opened is None else str(opened.path),
         declared_similarity=similarity_of(model),
     )
@@ -299,7 +304,7 @@ def _require_text(name: str, text: object) -> None:
         raise InputError(f"the {name} text is {shown(text)}: pass a text with words")
 
 
-def _progress_of(stage: str, progress: ProgressCallback) -> Watch:
+def _make_watch(stage: str, progress: ProgressCallback) -> Watch:
     """Return a callback that reports the steps of a stage; all are computed, none is resumed."""
 
     def watch(done: int, total: int) -> None:
@@ -312,15 +317,7 @@ Attribute: TypeAlias = Callable[[ReadText, Watch], Contributions]
 """A function that divides the unit vector of a text among its parts."""
 
 
-def _attribution_by(
-    method: AttributionMethod, model: IdEncoder, texts: tuple[ReadText, ReadText], similarity: float
-) -> Attribute:
-    if method is AttributionMethod.DELETION:
-        return partial(_shapley_contributions, model)
-    return _by_jacobians(model, texts, similarity)
-
-
-def _with_deletions(model: IdEncoder, text: ReadText, other_unit: Floats, similarity: float) -> ReadText:
+def _measure_deletions(model: IdEncoder, text: ReadText, other_unit: Floats, similarity: float) -> ReadText:
     """Return the text, with the deletion effect of every part filled in.
 
     The deletion effect of a part is the similarity of the two texts after the part is deleted, minus their
@@ -329,18 +326,18 @@ def _with_deletions(model: IdEncoder, text: ReadText, other_unit: Floats, simila
     parts = text.parts
     if len(parts) == 1:
         return text
-    remainders = [_ids((*parts[:index], *parts[index + 1 :])) for index in range(len(parts))]
+    remainders = [_join_ids((*parts[:index], *parts[index + 1 :])) for index in range(len(parts))]
     changes = exact_unit_vectors(model.encode_ids(remainders)) @ other_unit - similarity
     changed = [replace(part, deletion=float(change)) for part, change in zip(parts, changes, strict=True)]
     return replace(text, parts=tuple(changed))
 
 
-def _similarity_without_sticky(model: IdEncoder, first: ReadText, second: ReadText) -> float | None:
+def _measure_similarity_without_sticky(model: IdEncoder, first: ReadText, second: ReadText) -> float | None:
     """Return the cosine of the texts without their sticky parts.
 
     The result is None if neither text has a sticky part, or if either text has only sticky parts.
     """
-    remainders = [_ids(part for part in text.parts if not part.sticky) for text in (first, second)]
+    remainders = [_join_ids(part for part in text.parts if not part.sticky) for text in (first, second)]
     has_sticky = any(part.sticky for text in (first, second) for part in text.parts)
     if not has_sticky or not all(remainders):
         return None
@@ -348,7 +345,7 @@ def _similarity_without_sticky(model: IdEncoder, first: ReadText, second: ReadTe
     return float(first_unit @ second_unit)
 
 
-def _ids(parts: Iterable[TextPart]) -> tuple[int, ...]:
+def _join_ids(parts: Iterable[TextPart]) -> tuple[int, ...]:
     return tuple(token_id for part in parts for token_id in part.token_ids)
 
 
@@ -368,19 +365,19 @@ def _divide_text(encoder: IdEncoder, text: str, sticky_ids: frozenset[int], *, w
         pieces: list[tuple[int, ...]] = [*head, *tokenized.words, *tail]
     else:
         pieces = [(token_id,) for token_id in ids]
-    read_count = _readable_count(encoder, ids)
-    pieces = _first_ids(pieces, read_count)
+    read_count = _count_readable_ids(encoder, ids)
+    pieces = _take_first_ids(pieces, read_count)
     if len(pieces) > _MAX_PARTS:
         pieces = _join_to_spans(pieces)
     parts = []
     for piece, decoded in zip(pieces, encoder.tokenizer.decode_many(pieces), strict=True):
-        name = _name_of(piece, decoded, encoder.tokenizer.entries)
+        name = _name_piece(piece, decoded, encoder.tokenizer.entries)
         has_sticky_token = not sticky_ids.isdisjoint(piece)
         parts.append(TextPart(name, piece, sticky=has_sticky_token, deletion=None))
     return ReadText(text, tuple(parts), left_out=len(ids) - read_count)
 
 
-def _readable_count(encoder: IdEncoder, ids: tuple[int, ...]) -> int:
+def _count_readable_ids(encoder: IdEncoder, ids: tuple[int, ...]) -> int:
     if encoder.max_length is None or encoder.fits(ids):
         return len(ids)
     fitting = 0
@@ -395,7 +392,7 @@ def _readable_count(encoder: IdEncoder, ids: tuple[int, ...]) -> int:
     return fitting or len(ids)
 
 
-def _first_ids(pieces: Sequence[tuple[int, ...]], count: int) -> list[tuple[int, ...]]:
+def _take_first_ids(pieces: Sequence[tuple[int, ...]], count: int) -> list[tuple[int, ...]]:
     """Return pieces with the first ``count`` ids of all pieces; empty ones are left out."""
     shortened_pieces = []
     missing_count = count
@@ -408,12 +405,14 @@ def _first_ids(pieces: Sequence[tuple[int, ...]], count: int) -> list[tuple[int,
 
 
 def _join_to_spans(pieces: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    # The indices of the pieces in each span, nearly equally many.
     groups = np.array_split(np.arange(len(pieces)), _MAX_PARTS)
     return [tuple(token_id for index in group for token_id in pieces[index]) for group in groups]
 
 
-def _name_of(piece: tuple[int, ...], decoded: str, entries: Mapping[int, str]) -> str:
+def _name_piece(piece: tuple[int, ...], decoded: str, entries: Mapping[int, str]) -> str:
     name = decoded.strip()
+    # A piece may be whitespace, or only some bytes of a character. Its vocabulary entries can be shown.
     if name and "\N{REPLACEMENT CHARACTER}" not in name:
         return name
     return "".join(entries.get(token_id, str(token_id)) for token_id in piece)
@@ -433,7 +432,7 @@ ShapleyStep: TypeAlias = tuple[int, frozenset[int]]
 """The index of an added part, and the set of the indices of the parts to which it is added."""
 
 
-def _shapley_contributions(model: IdEncoder, text: ReadText, watch: Watch) -> Contributions:
+def _compute_shapley_contributions(model: IdEncoder, text: ReadText, watch: Watch) -> Contributions:
     """Divide the unit vector of a text among its parts, using Shapley values.
 
     The Shapley value of a part is the mean change of the unit vector when the part is added to the parts that
@@ -446,11 +445,11 @@ def _shapley_contributions(model: IdEncoder, text: ReadText, watch: Watch) -> Co
         dimensions). The values sum to the unit vector.
     """
     count = len(text.parts)
-    weights = _exact_weights(count) if count <= MAX_EXACT_PARTS else _sample_weights(count)
+    weights = _compute_exact_weights(count) if count <= MAX_EXACT_PARTS else _sample_weights(count)
     # Every step needs the unit vectors of two sets of parts, the set before the step adds a part and the set
     # after.
     subsets = {before for _, before in weights} | {before | {part} for part, before in weights}
-    units = _units_of_subsets(model, text, subsets, watch)
+    units = _encode_subsets(model, text, subsets, watch)
     text_unit = units[frozenset(range(count))]
     values = np.zeros((count, len(text_unit)))
     for (part, before), weight in weights.items():
@@ -458,12 +457,13 @@ def _shapley_contributions(model: IdEncoder, text: ReadText, watch: Watch) -> Co
     return Contributions(text_unit, np.zeros_like(text_unit), values)
 
 
-def _exact_weights(count: int) -> dict[ShapleyStep, float]:
+def _compute_exact_weights(count: int) -> dict[ShapleyStep, float]:
     """Return the share of all orders of the parts in which each step occurs, keyed by step."""
     weights: dict[ShapleyStep, float] = {}
     for part in range(count):
         others = [other for other in range(count) if other != part]
         for size in range(count):
+            # The part is equally likely at every position, and so is every set of this size before it.
             weight = 1 / (count * comb(count - 1, size))
             for before in combinations(others, size):
                 weights[part, frozenset(before)] = weight
@@ -472,7 +472,7 @@ def _exact_weights(count: int) -> dict[ShapleyStep, float]:
 
 def _sample_weights(count: int) -> dict[ShapleyStep, float]:
     """Return the share of random orders of the parts in which each step occurs, keyed by step."""
-    generator = np.random.default_rng((0, count))
+    generator = np.random.default_rng((0, count))  # texts with as many parts get the same orders
     # In one order, ``count`` sets of parts are encoded: a set after every added part.
     pair_count = max(_MIN_ORDERS, ENCODED_TEXTS // count) // 2
     orders: list[list[int]] = []
@@ -486,24 +486,26 @@ def _sample_weights(count: int) -> dict[ShapleyStep, float]:
     return {step: count_of_step / len(orders) for step, count_of_step in step_counts.items()}
 
 
-def _units_of_subsets(
+def _encode_subsets(
     model: IdEncoder, text: ReadText, subsets: Iterable[frozenset[int]], watch: Watch
 ) -> dict[frozenset[int], Floats]:
     """Return, for each set of parts, the unit vector of the text that consists of these parts only.
 
     The vector is zero for the empty set, and for parts that the model encodes as zeros.
     """
-    by_size = sorted(filter(None, subsets), key=lambda subset: (len(subset), sorted(subset)))
+    not_empty = [subset for subset in subsets if subset]
+    by_size = sorted(not_empty, key=lambda subset: (len(subset), sorted(subset)))
     units: list[Floats] = []
     for start in range(0, len(by_size), _BATCH):
-        contents = [
-            _ids(text.parts[index] for index in sorted(subset)) for subset in by_size[start : start + _BATCH]
-        ]
+        contents = []
+        for subset in by_size[start : start + _BATCH]:
+            parts_in_order = [text.parts[index] for index in sorted(subset)]
+            contents.append(_join_ids(parts_in_order))
         units.extend(exact_unit_vectors(model.encode_ids(contents, allow_zero=True)))
         watch(len(units), len(by_size))
-    by_subset = dict(zip(by_size, units, strict=True))
-    by_subset[frozenset()] = np.zeros_like(units[0])
-    return by_subset
+    unit_of_subset = dict(zip(by_size, units, strict=True))
+    unit_of_subset[frozenset()] = np.zeros_like(units[0])
+    return unit_of_subset
 
 
 # Numbers of integration points to try, in ascending order, until all errors are within the limits below. If
@@ -518,12 +520,12 @@ _MAX_SIMILARITY_ERROR = 0.0001
 _ENOUGH_STEPS = 16
 
 
-def _by_jacobians(model: IdEncoder, texts: tuple[ReadText, ReadText], similarity: float) -> Attribute:
-    """Return the function that divides a text's vector among its parts, using integrated Jacobians.
+def _prepare_jacobians(model: IdEncoder, texts: tuple[ReadText, ReadText], similarity: float) -> Attribute:
+    """Return a function that divides a text's vector among its parts, using integrated Jacobians.
 
-    The number of integration points is chosen first: the smallest of the numbers in `_STEPS` that gives small
-    errors, or the largest if none does. To compute the errors, each text is treated as a
-    single part, because the integration errors do not depend on how a text is divided.
+    The function uses the smallest number of integration points in `_STEPS` that gives small errors for both
+    texts, or the largest if none does. To compute the errors, each text is treated as a single part, because
+    the integration errors do not depend on how a text is divided.
     """
     from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
 
@@ -549,7 +551,7 @@ def _by_jacobians(model: IdEncoder, texts: tuple[ReadText, ReadText], similarity
     return attribute
 
 
-def _groups_of_copies(text: ReadText) -> list[range]:
+def _group_copies(text: ReadText) -> list[range]:
     """Return the indices of neighbouring copies of a sticky token; any other part is a group of its own."""
     starts = []
     previous: TextPart | None = None
@@ -565,13 +567,18 @@ def _groups_of_copies(text: ReadText) -> list[range]:
 def _merge_copies(
     text: ReadText, groups: Sequence[range], sticky_count: int, sticky_effect: float | None
 ) -> ReadText:
+    """Return the text with one part in place of each group of parts, such as copies of a sticky token.
+
+    The two texts together have ``sticky_count`` sticky parts. Deleting all of them changes the similarity by
+    ``sticky_effect``.
+    """
     parts = []
     for group in groups:
         part = text.parts[group.start]
         count = len(group)
         if count > 1:
             name = f"{part.text} \N{MULTIPLICATION SIGN}{count}"
-            # Only if these are all sticky parts of both texts was the effect measured of deleting just them.
+            # The effect of deleting the copies is known only if they are all sticky parts of both texts.
             deletion = sticky_effect if count == sticky_count else None
             part = TextPart(name, part.token_ids * count, sticky=True, deletion=deletion)
         parts.append(part)
@@ -599,12 +606,12 @@ def summary(result: Why, top: int = 10) -> list[str]:
         )
     if result.first.text == result.second.text:
         lines.append("The two texts are equal: the contributions show which tokens determine the vector.")
-    lines += _notes_on_length("first", result.first) + _notes_on_length("second", result.second)
-    lines.append(_main_sentence(result, pairs))
+    lines += _note_length("first", result.first) + _note_length("second", result.second)
+    lines.append(_describe_cause(result, pairs))
     return lines
 
 
-def _notes_on_length(name: str, text: ReadText) -> list[str]:
+def _note_length(name: str, text: ReadText) -> list[str]:
     notes = []
     if text.left_out:
         notes.append(
@@ -615,12 +622,12 @@ def _notes_on_length(name: str, text: ReadText) -> list[str]:
     return notes
 
 
-def _main_sentence(result: Why, pairs: Sequence[TokenPair]) -> str:
+def _describe_cause(result: Why, pairs: Sequence[TokenPair]) -> str:
     """Return sentences on what makes the two texts similar, such as the sticky tokens of the texts."""
     best = pairs[0]
     strongest = f"The strongest pair is {best.first_text!r} with {best.second_text!r} ({best.value:+.3f})."
     if result.run is None:
-        return _recurring_part_sentence(result, pairs) or strongest
+        return _describe_recurring_part(result, pairs) or strongest
     sticky_texts = Counter(
         part.text for text in (result.first, result.second) for part in text.parts if part.sticky
     )
@@ -640,11 +647,12 @@ def _main_sentence(result: Why, pairs: Sequence[TokenPair]) -> str:
     return f"{sentence} See: stickytoken repair {quote(result.run)} --out YOUR_FOLDER"
 
 
-def _recurring_part_sentence(result: Why, pairs: Sequence[TokenPair]) -> str | None:
+def _describe_recurring_part(result: Why, pairs: Sequence[TokenPair]) -> str | None:
     """Return a sentence about a part that is in most of the strongest pairs; None if there is none."""
     first_and_second = [(pair.first_text, pair.second_text) for pair in pairs]
     second_and_first = [(second, first) for first, second in first_and_second]
     for named_pairs in (first_and_second, second_and_first):
+        # The part of this text that is in most pairs, and how many parts of the other text it is paired with.
         name, count = Counter(part for part, _ in named_pairs).most_common(1)[0]
         partners = {partner for part, partner in named_pairs if part == name}
         if count >= _RECURRING_SHARE * len(pairs) and len(partners) >= _MIN_PARTNERS:

@@ -25,7 +25,7 @@ from stickytoken.data import collect_sentences
 from stickytoken.errors import InputError, RunError
 from stickytoken.explanation import ExplainSettings, Explanation, explain, measuring
 from stickytoken.explanation.files import read_explanation
-from stickytoken.explanation.measuring import Part, gather
+from stickytoken.explanation.measuring import Part, choose_texts
 from stickytoken.explanation.result import TABLES
 from stickytoken.insertion import Placement
 from stickytoken.inspection import attention, inspector_of
@@ -81,7 +81,7 @@ def test_tables_have_all_layers_and_heads_and_no_nan(explained):
 
 
 def test_matrices_sum_to_similarities(explained, sticky_bert):
-    material = gather(sticky_bert, SMALL, None, None, CORPUS)
+    material = choose_texts(sticky_bert, SMALL, None, None, CORPUS)
     carriers, texts = material.carriers, material.anchors
     anchors = sticky_bert.encode(texts)
     mean = (sticky_bert.encode([carrier.text for carrier in carriers]) @ anchors.T).mean()
@@ -102,7 +102,7 @@ def test_matrices_sum_to_similarities(explained, sticky_bert):
 
 
 def test_the_lift_is_that_of_plain_vectors(explained, sticky_bert):
-    material = gather(sticky_bert, SMALL, None, None, CORPUS)
+    material = choose_texts(sticky_bert, SMALL, None, None, CORPUS)
     carriers, texts = material.carriers, material.anchors
     token_id = explained.tokens[0].token_id
     before = sticky_bert.encode([carrier.text for carrier in carriers])
@@ -121,7 +121,7 @@ def test_the_lift_is_that_of_plain_vectors(explained, sticky_bert):
 def test_attention_is_that_of_all_positions_and_of_all_but_the_copies(explained, sticky_bert):
     token_id = explained.tokens[0].token_id
     expected = {"received": [], "from_others": []}
-    for carrier in gather(sticky_bert, SMALL, None, None, CORPUS).carriers:
+    for carrier in choose_texts(sticky_bert, SMALL, None, None, CORPUS).carriers:
         content = [carrier.with_copies(token_id)]
         (inside,) = inspector_of(sticky_bert).look(content, [carrier.labels], Part.SPECIAL)
         weights = np.bincount(inside.labels, minlength=len(Part)).astype(float)

@@ -18,7 +18,7 @@ from stickytoken import load_encoder
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.inspection import inspector_of
 from stickytoken.inspection.attention import using_plain_attention
-from stickytoken.inspection.integrated_jacobians import JacobianIntegrator, gauss_rule, panel_rule
+from stickytoken.inspection.integrated_jacobians import JacobianIntegrator, make_gauss_rule, make_panel_rule
 from stickytoken.language_models.prompts import Prompt
 
 TEXT = "the river sings near the old bridge"
@@ -405,8 +405,8 @@ def test_a_text_that_turns_sharply_gets_more_steps(backbones, one_part_a_token):
 def test_points_are_in_order_and_polynomials_are_integrated_exactly(legs, points, degree):
     travelled = np.concatenate([[0.0], np.cumsum(legs)])
     for (positions, weights), exact in (
-        (panel_rule(travelled, points), 8 if points >= 4 else 2 * points),
-        (gauss_rule(points), 2 * points),
+        (make_panel_rule(travelled, points), 8 if points >= 4 else 2 * points),
+        (make_gauss_rule(points), 2 * points),
     ):
         assert positions.shape == weights.shape == (points,)
         assert (np.diff(positions) > 0).all()
@@ -422,7 +422,7 @@ def test_a_sharp_turn_is_met(turn):
     exact = value[-1] - value[0]
     error, plain = (
         abs(weights @ (1 / np.cosh((positions - turn) / 0.01) ** 2 / 0.01) - exact)
-        for positions, weights in (panel_rule(travelled, 40), gauss_rule(40))
+        for positions, weights in (make_panel_rule(travelled, 40), make_gauss_rule(40))
     )
     assert error < 0.05 * exact
     assert error < plain / 2

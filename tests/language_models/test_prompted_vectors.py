@@ -22,7 +22,7 @@ from stickytoken.insertion import Placement
 from stickytoken.language_models.encoder import CausalPromptEncoder
 from stickytoken.language_models.module import CausalPrompt
 from stickytoken.language_models.prompts import clean_sentence
-from stickytoken.language_models.running.decoder import states_after
+from stickytoken.language_models.running.decoder import compute_states_after
 
 # Prompts written out: hooks on bare transformers, one sentence at a time, no padding, nothing reused.
 
@@ -57,7 +57,7 @@ def through_transformers(model, tokenizer, reading):
                 del layer.forward
 
     def vector(template, sentence):
-        pieces = reading.prompt.pieces(template, prepending=span is not None)
+        pieces = reading.prompt.split_template(template, prepending=span is not None)
         return run(sentence.join(pieces))[reading.layer][0, -1].numpy()
 
     with torch.inference_mode():
@@ -356,7 +356,7 @@ def tokens_seen(model):
 def test_only_the_requested_layers_run_and_return_states(layer_counts):
     decoder = encoder_of(read()).prompted.decoder
     mlps_run = tokens_seen(decoder.model)
-    states = states_after(decoder, layer_counts, {"input_ids": torch.tensor([[5, 6, 7]])})
+    states = compute_states_after(decoder, layer_counts, {"input_ids": torch.tensor([[5, 6, 7]])})
     assert list(states) == layer_counts
     expected = [f"mlp {layer}" for layer in range(max(layer_counts))]
     assert [name for name in mlps_run if isinstance(name, str)] == expected

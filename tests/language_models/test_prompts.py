@@ -16,13 +16,13 @@ from stickytoken.language_models.prompts import (
     PLACEHOLDER,
     PROMPTS,
     SENTENCE,
+    clean_inner_text,
     clean_sentence,
     find_prompt,
-    reachable_text,
 )
-from stickytoken.language_models.reading import reading_for
+from stickytoken.language_models.reading import make_reading
 from stickytoken.language_models.running.decoder import Decoder
-from stickytoken.language_models.running.tokenization import PromptTokenizer, own_tokenizer
+from stickytoken.language_models.running.tokenization import PromptTokenizer, copy_tokenizer
 from stickytoken.settings.prompting import LayerChoice
 
 
@@ -37,8 +37,8 @@ def test_a_cleaned_sentence_never_ends_its_quotation_and_is_closed(text):
 @given(st.text(max_size=5))
 def test_reachable_text_is_what_stays_inside_a_sentence(piece):
     joined = " ".join(f"x{piece}y".split())
-    assert f"x{reachable_text(piece, quoted=True)}y" == joined.replace('"', "'")
-    assert f"x{reachable_text(piece, quoted=False)}y" == joined
+    assert f"x{clean_inner_text(piece, quoted=True)}y" == joined.replace('"', "'")
+    assert f"x{clean_inner_text(piece, quoted=False)}y" == joined
 
 
 def test_templates_are_the_published_ones(shared):
@@ -47,7 +47,8 @@ def test_templates_are_the_published_ones(shared):
         prompt = PROMPTS[name]
         for form, prepending in (("tp", True), ("vanilla", False)):
             ours = [
-                SENTENCE.join(prompt.pieces(template, prepending=prepending)) for template in prompt.templates
+                SENTENCE.join(prompt.split_template(template, prepending=prepending))
+                for template in prompt.templates
             ]
             assert ours == [form_text.replace("*sent 0*", SENTENCE) for form_text in forms[form]]
 
@@ -67,8 +68,8 @@ def test_an_own_template_has_its_placeholder_before_the_quotation_or_the_sentenc
 ):
     prompt = find_prompt(template)
     assert prompt.quoted is quoted
-    assert prompt.pieces(prompt.templates[0], prepending=True) == prepended
-    assert prompt.pieces(prompt.templates[0], prepending=False) == plain
+    assert prompt.split_template(prompt.templates[0], prepending=True) == prepended
+    assert prompt.split_template(prompt.templates[0], prepending=False) == plain
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,7 @@ def test_a_template_that_cannot_be_filled_is_refused(prompt, reason):
 def resolved(kind, layers, prompt, vocabulary=32_000, **options):
     config = SimpleNamespace(model_type=kind, vocab_size=vocabulary)
     decoder = Decoder(SimpleNamespace(config=config), (torch.nn.Identity(),) * layers, "tiny")
-    return reading_for(decoder, find_prompt(prompt), Prompting(**options))
+    return make_reading(decoder, find_prompt(prompt), Prompting(**options))
 
 
 @pytest.mark.parametrize(
@@ -156,12 +157,12 @@ def test_filled_prompts_are_the_whole_text_s_ids(template, prepending):
     # Signs of the prompts and of sentences make tokens together.
     tokenizer.add_tokens(['."', "'\"", '").', '")', '"$', ".:", "?:", ":(", ":'", '".', ".?", "。。"])
     prompt = find_prompt(template)
-    adapted = own_tokenizer(tokenizer, "tiny", prepending).tokenizer
+    adapted = copy_tokenizer(tokenizer, "tiny", prepending).tokenizer
     prompts = PromptTokenizer(adapted, (), prompt, prepending=prepending)
     sentences = [" ".join(text.split()) for text in SENTENCES]
     if prompt.quoted:
         sentences = [clean_sentence(text) for text in sentences]
     for sentence, tokenized in zip(sentences, prompts.tokenize(sentences), strict=True):
         for ids, text in zip(prompts.prompts, prompt.templates, strict=True):
-            prompt_text = sentence.join(prompt.pieces(text, prepending=prepending))
+            prompt_text = sentence.join(prompt.split_template(text, prepending=prepending))
             assert ids.fill(tokenized.ids) == tuple(adapted.encode_many([prompt_text])[0]), sentence

@@ -59,7 +59,7 @@ def fit_texts(
     limit = content_limit(encoder)
     if limit is None:
         return whole
-    longest = limit - room
+    longest = limit - room  # number of ids of the prompt and the text
     longest_prompt = max((len(fitted.content.head) for fitted in whole), default=0)
     if longest <= longest_prompt:
         raise InputError(
@@ -67,25 +67,25 @@ def fit_texts(
             f"reads {limit} tokens: use fewer copies"
         )
 
-    def cut(fitted: FittedText) -> FittedText:
+    def truncate(fitted: FittedText) -> FittedText:
         if len(fitted.content.ids) <= longest:
             return fitted
         if insertion is Insertion.IDS:
             return _truncate_ids(fitted, longest)
         return _truncate_words(encoder, fitted, longest)
 
-    return [cut(fitted) for fitted in whole]
+    return [truncate(fitted) for fitted in whole]
 
 
 def _truncate_ids(fitted: FittedText, longest: int) -> FittedText:
     """Return the text with its content cut so that prompt and content have at most ``longest`` ids."""
-    left = longest - len(fitted.content.head)
+    room_left = longest - len(fitted.content.head)
     words = []
     for word in fitted.content.words:
-        if left <= 0:
+        if room_left <= 0:
             break
-        words.append(word[:left])
-        left -= len(word)
+        words.append(word[:room_left])
+        room_left -= len(word)
     return FittedText(fitted.text, TokenizedText(fitted.content.head, tuple(words)), True)
 
 
@@ -95,7 +95,8 @@ def _truncate_words(encoder: WordEncoder, fitted: FittedText, longest: int) -> F
     def length_up_to(end: int) -> int:
         return len(encoder.tokenize([fitted.text[:end]])[0].ids)
 
-    # The number of ids grows with the number of words, so the cut can be found by bisection.
+    # Where each word ends; the first end stands for no words. The number of ids grows with the number of
+    # words, so the largest number that fits can be found by bisection. Without words, a text always fits.
     ends = [0, *(match.end() for match in re.finditer(r"\S+", fitted.text))]
     count = bisect_right(ends, longest, lo=1, key=length_up_to) - 1
     text = fitted.text[: ends[count]]

@@ -186,13 +186,14 @@ class ModelEncoder(ABC):
             )
 
     def at(self, precision: Precision | None) -> Self:
+        """Return an encoder that computes at a lower precision; it is made once and then kept."""
         if precision is None or precision is self._precision:
             return self
         with compute.model_lock(self._network):
             self._apply_model_changes()
-            return self._derive_once(f"at {precision}", partial(self._lower, precision))
+            return self._derive_once(f"at {precision}", partial(self._make_lower, precision))
 
-    def _lower(self, precision: Precision) -> Self:
+    def _make_lower(self, precision: Precision) -> Self:
         """Return an encoder at a lower precision, after comparing its vectors of the samples with its own."""
         precisions.require_precision(self._network, precision, self.name)
         if not self._samples:
@@ -219,6 +220,7 @@ class ModelEncoder(ABC):
         return other
 
     def _reset(self) -> None:
+        """Read the model again, and drop what was derived from what it was before."""
         self._configure()
         self._forget_derived()
         self._known_input_settings = self._input_settings()
@@ -234,7 +236,8 @@ class ModelEncoder(ABC):
         self, ids: Sequence[Sequence[int]], texts: Sequence[str] | None, *, allow_zero: bool
     ) -> NDArray[np.float32]:
         """Return the vectors of inputs, shape (n, d)."""
-        # Equal inputs share one row, which saves work and makes their vectors exactly equal.
+        # Equal inputs share one row, which saves work and makes their vectors exactly equal. Each input that
+        # did not occur before gets the next row.
         row_of: dict[Content, int] = {}
         rows = [row_of.setdefault(tuple(content), len(row_of)) for content in ids]
         contents = list(row_of)
@@ -266,7 +269,7 @@ class ModelEncoder(ABC):
         extreme_rows = {int(lengths.argmin()), int(lengths.argmax())}
         ids = np.fromiter(itertools.chain.from_iterable(contents), np.int64, int(lengths.sum()))
         if ids.size:
-            ends = lengths.cumsum()
+            ends = lengths.cumsum()  # where the ids of each input end among those of all inputs
             for position in (ids.argmin(), ids.argmax()):
                 extreme_rows.add(int(np.searchsorted(ends, position, side="right")))
         try:
@@ -284,9 +287,9 @@ class ModelEncoder(ABC):
 
     @property
     def _samples(self) -> list[Content]:
-        return self._derive_once("samples", self._new_samples)
+        return self._derive_once("samples", self._choose_samples)
 
-    def _new_samples(self) -> list[Content]:
+    def _choose_samples(self) -> list[Content]:
         """Return sample inputs, as sequences of content ids.
 
         The first inputs consist of different entries from all parts of the vocabulary. Each further input is
@@ -296,21 +299,22 @@ class ModelEncoder(ABC):
         entries = self.usable_entries()
         special = sorted(self.own_tokenizer.special_ids.intersection(entries))
         spread = entries[:: max(1, len(entries) // _SAMPLED_ENTRIES)]
-        rows = [
+        plain_inputs = [
             tuple(spread[start : start + _ENTRIES_IN_A_ROW])
             for start in range(0, len(spread), _ENTRIES_IN_A_ROW)
         ]
         # Each input is followed by copies of its own first entry. Special tokens are distributed over the
         # inputs.
-        copied_entries = [row[0] for row in rows] + special
-        rows_with_copies = []
+        copied_entries = [content[0] for content in plain_inputs] + special
+        inputs_with_copies = []
         for number, entry in enumerate(copied_entries):
             copies = (entry,) * _COPIES
-            rows_with_copies.append(rows[number % len(rows)] + copies)
-        return [content for content in rows + rows_with_copies if self.fits(content)]
+            inputs_with_copies.append(plain_inputs[number % len(plain_inputs)] + copies)
+        return [content for content in plain_inputs + inputs_with_copies if self.fits(content)]
 
     @property
     def _rounding(self) -> float:
+        """Machine epsilon of the arithmetic."""
         if self._precision is None:
             return torch.finfo(self.dtype).eps
         return precisions.ROUNDING[self._precision]
@@ -325,6 +329,7 @@ class ModelEncoder(ABC):
         return value
 
     def _apply_model_changes(self) -> None:
+        # Drops what was cached before the user changed the model. Every use of the model begins with it.
         weight_versions = self._weight_versions()
         if weight_versions != self._known_weight_versions:
             with compute.model_lock(self._network):

@@ -250,7 +250,7 @@ def similarity_of(encoder: Encoder) -> Similarity:
 
 def _members(*protocols: type) -> tuple[str, ...]:
     names: list[str] = []
-    for protocol in protocols:
+    for protocol in protocols:  # each lists its own members, without those of the protocols that it extends
         names += [name for name in vars(protocol) if not name.startswith("_")]
     return tuple(names)
 
@@ -333,6 +333,7 @@ def content_limit(encoder: Encoder) -> int | None:
     limit = encoder.max_length
     if limit is None:
         return None
+    # The maximum length includes special tokens, whose number only `fits` knows.
     while limit > 0 and not encoder.fits((0,) * limit):
         limit -= 1
     return limit

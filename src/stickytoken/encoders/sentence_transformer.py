@@ -173,22 +173,23 @@ class SentenceTransformerEncoder(ModelEncoder):
             raise ModelError(f"{self.name!r} has no usable tokenizer: {error}") from error
         self.entries_tokenizer = self.own_tokenizer  # entries are encoded like any other text
         self.template = read_template(self.model, self.own_tokenizer, self.prompt, self.name)
-        self.max_length = self._longest_input()
+        self.max_length = self._find_max_length()
         self._rows = table_rows(self.model)
         self.own_tokenizer.rows = self._rows
         self._runner = batches.BatchRunner(self.model, self.template, self.name, self.options.token_budget)
 
-    def _longest_input(self) -> int | None:
+    def _find_max_length(self) -> int | None:
         truncation = getattr(self.model.tokenizer, "truncation", None)
         limits = [
             self.model.max_seq_length,
             truncation["max_length"] if truncation else None,
-            self._limit_of_task(),
+            self._find_task_limit(),
             *find_learned_positions(self.model),
         ]
         return min((int(limit) for limit in limits if limit is not None and limit < NO_LIMIT), default=None)
 
-    def _limit_of_task(self) -> int | None:
+    def _find_task_limit(self) -> int | None:
+        # A module may have limits for queries and documents, in attributes such as `query_length`.
         if self.route is None or self.route.task is None:
             return None
         limit: int | None = getattr(self.model[0], f"{self.route.task}_length", None)
@@ -314,6 +315,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         return model
 
     def _make_encoder_for(self, role: Role | None) -> SentenceTransformerEncoder:
+        """Return an encoder like this one for texts in another role; warn if it ignores a document prompt."""
         from stickytoken.encoders.inputs.routes import unused_document_prompt
 
         unused_prompt = unused_document_prompt(self._model_of_all_roles)
@@ -376,22 +378,21 @@ class SentenceTransformerEncoder(ModelEncoder):
         inputs share needs to be computed only once. No model allows both.
         """
         with compute.computing(self._network), self._arithmetic():
-            last_attention = self._derive_once("last attention", self._skippable_attention)
+            last_attention = self._derive_once("last attention", self._find_skippable_attention)
             if last_attention is not None:
                 with first_token.first_token_only(last_attention):
                     return self._runner.vectors(contents)
-            reuse = self._derive_once("reuse", self._prefix_reuse)
+            reuse = self._derive_once("reuse", self._prepare_prefix_reuse)
             if reuse is not None:
                 vectors = reuse.vectors_if_cheaper(contents)
                 if vectors is not None:
                     return vectors
             return self._runner.vectors(contents)
 
-    def _prefix_reuse(self) -> prefixes.PrefixReuse | None:
+    def _prepare_prefix_reuse(self) -> prefixes.PrefixReuse | None:
         """Return an object that computes common prefixes of inputs only once.
 
-        Returns:
-            The object that computes prefixes once; None if reuse is off or the model does not allow reuse.
+        Return None if reuse is off, or the vector is not the state of the last token of a simple model.
         """
         if self._reuse_limits is None or not batches.pools_by(self.model, "lasttoken"):
             return None
@@ -406,7 +407,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         first, *later_modules = list[Any](model)
         backbone = first.model
 
-        def finish(last_states: torch.Tensor) -> torch.Tensor:
+        def compute_vectors(last_states: torch.Tensor) -> torch.Tensor:
             """Return the vectors of inputs, shape (n, d), from the states of their last tokens."""
             features = dict(template.features)
             features["token_embeddings"] = last_states
@@ -424,7 +425,7 @@ class SentenceTransformerEncoder(ModelEncoder):
             template.before,
             template.after,
             states_of=lambda inputs: backbone(**inputs).last_hidden_state,
-            vectors_of_states=finish,
+            vectors_of_states=compute_vectors,
             engine=self._runner,
             limits=self._reuse_limits,
             samples=samples,
@@ -454,7 +455,11 @@ class SentenceTransformerEncoder(ModelEncoder):
             and not skips_prompt
         )
 
-    def _skippable_attention(self) -> torch.nn.Module | None:
+    def _find_skippable_attention(self) -> torch.nn.Module | None:
+        """Return the last layer's attention, if it can skip all tokens but the first; otherwise None.
+
+        A few evenly spaced samples show whether their vectors stay the same.
+        """
         attention = first_token.attention_of_last_layer(self.model)
         samples = self._samples[:: max(1, len(self._samples) // _FIRST_TOKEN_SAMPLES)]
         if attention is None or not samples:
@@ -472,6 +477,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         return self._runner.features(contents)
 
     def check_input(self, content: Content, label: Callable[[], str]) -> None:
+        """Raise an `EncodingError` that says why the model cannot read these content ids, if it cannot."""
         length = len(content) + self.template.overhead
         if length == 0:
             raise EncodingError(f"{self.name}: the text {label()} has no tokens")

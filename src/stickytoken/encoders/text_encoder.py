@@ -131,7 +131,7 @@ class TextEncoderBase(ABC):
         return tokenized
 
     def fits(self, ids: Sequence[int]) -> bool:
-        return self.max_length is None or len(ids) + self._special_tokens <= self.max_length
+        return self.max_length is None or len(ids) + self._special_token_count <= self.max_length
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
         texts = protocol.texts_of(texts)
@@ -153,8 +153,9 @@ class TextEncoderBase(ABC):
             return
         for text, ids in zip(texts, self.content_ids(texts), strict=True):
             if not self.fits(ids):
+                length = len(ids) + self._special_token_count
                 raise EncodingError(
-                    f"{self.name}: the text {quote_text(text)} has {len(ids) + self._special_tokens} tokens, "
+                    f"{self.name}: the text {quote_text(text)} has {length} tokens, "
                     f"but the model reads {self.max_length}: use shorter sentences or fewer copies"
                 )
 
@@ -164,7 +165,8 @@ class TextEncoderBase(ABC):
         protocol.require_usable(vectors, self.name, lambda row: quote_text(texts[row]), allow_zero=allow_zero)
 
     @cached_property
-    def _special_tokens(self) -> int:
+    def _special_token_count(self) -> int:
+        """Number of special tokens that the tokenizer adds to a text; 0 if it does not say."""
         count_special_tokens = getattr(self._model_tokenizer, "num_special_tokens_to_add", None)
         if count_special_tokens is None:
             return 0
@@ -175,7 +177,7 @@ class TextEncoderBase(ABC):
 
 
 # Methods of a user's object, keyed by role.
-_METHODS = {None: "encode", Role.QUERY: "encode_query", Role.DOCUMENT: "encode_document"}
+_ENCODE_METHODS = {None: "encode", Role.QUERY: "encode_query", Role.DOCUMENT: "encode_document"}
 
 
 class TextEncoder(TextEncoderBase):
@@ -210,7 +212,7 @@ class TextEncoder(TextEncoderBase):
 
     def in_role(self, role: Role | None) -> Encoder:
         """Return the encoder of texts in a role, if the object has `encode_query` and `encode_document`."""
-        methods = [getattr(self.model, method, None) for method in _METHODS.values()]
+        methods = [getattr(self.model, method, None) for method in _ENCODE_METHODS.values()]
         if role is self.role or not all(map(callable, methods)):
             return self
         other = copy.copy(self)
@@ -250,7 +252,7 @@ class TextEncoder(TextEncoderBase):
 
     def _forget_derived(self) -> None:
         """Delete the cached properties, so that they are computed again from the user's object."""
-        for name in ("dimension", "tokenizer", "_special_tokens"):
+        for name in ("dimension", "tokenizer", "_special_token_count"):
             vars(self).pop(name, None)
 
     @cached_property
@@ -271,7 +273,7 @@ class TextEncoder(TextEncoderBase):
         Raises:
             EncodingError: the model's `encode` does not return exactly one vector per text.
         """
-        output = getattr(self.model, _METHODS[self.role])(list(texts))
+        output = getattr(self.model, _ENCODE_METHODS[self.role])(list(texts))
         if hasattr(output, "detach"):  # a torch tensor, which may have a gradient or be on a GPU
             output = output.detach().float().cpu()
         try:
@@ -362,19 +364,19 @@ class DecodedEncoder(protocol.EncoderWrapper[WordEncoder]):
 
     @cached_property
     def _prompt_ids(self) -> list[int]:
-        return self._encoder.content_ids([""])[0]
+        return self._encoder.content_ids([""])[0]  # the content of an empty text is the prompt
 
     def _text_of(self, content: Sequence[int]) -> str:
         """Decode content ids without those of the prompt, and without the last ones if the text is too long.
 
         The wrapped encoder adds the prompt itself.
         """
-        start = 0
+        start = 0  # how many ids belong to the prompt
         for content_id, prompt_id in zip(content, self._prompt_ids, strict=False):
             if content_id != prompt_id:
                 break
             start += 1
-        for end in range(len(content), start, -1):
+        for end in range(len(content), start, -1):  # leaves out ever more of the last ids
             (text,) = self.tokenizer.decode_many([list(content[start:end])])
             if start > 0:  # the space between prompt and text belongs to the prompt
                 text = text.lstrip()

@@ -64,7 +64,9 @@ def read_text_file(source: DocumentSource, column: ColumnChoice = None) -> TextF
         if isinstance(record, Skipped):
             texts.append(None)
             continue
-        if record.line is not None and not record.columns and not record.is_whole_file:
+        is_line_of_text_file = not record.columns and not record.is_whole_file
+        if record.line is not None and is_line_of_text_file:
+            # The blank lines before this one are no records. They become empty texts.
             texts += [""] * (record.line - 1 - len(texts))
         texts.append(record.text)
     return TextFile(tuple(texts), skipped, meter)
@@ -153,19 +155,20 @@ def embed_file(
         progress(start + len(chunk), len(texts))
     all_vectors = np.concatenate(vector_chunks)
     usable = has_vector(all_vectors)
-    size = int(all_vectors.shape[1])
+    dimension = int(all_vectors.shape[1])
     frame = pl.DataFrame(
         {
             "text": pl.Series(texts, dtype=pl.String),
-            "vector": pl.Series(all_vectors, dtype=pl.Array(pl.Float32, size)),
+            "vector": pl.Series(all_vectors, dtype=pl.Array(pl.Float32, dimension)),
             "usable": usable,
         }
     )
+    # `when` without `otherwise` gives null.
     frame = frame.select("text", pl.when("usable").then("vector").alias("vector"))
     write_atomically(path, frame.write_parquet)
     unusable_texts = [texts[row] for row in np.flatnonzero(~usable).tolist()]
     without_vector = tuple(text for text in unusable_texts if text is not None)
-    return EmbeddedFile(size, without_vector, truncated)
+    return EmbeddedFile(dimension, without_vector, truncated)
 
 
 def _encode(encoder: Encoder, texts: Sequence[str]) -> tuple[NDArray[np.float32], int]:

@@ -164,7 +164,7 @@ class _Encoding:
         )
 
 
-def _encodings_of(encoder: Encoder) -> list[_Encoding]:
+def _list_encodings(encoder: Encoder) -> list[_Encoding]:
     """Return the ways of encoding to compare: configurations of the encoder.
 
     For a language model with a prompt, the configurations include the plain prompt, read at the last layer
@@ -211,26 +211,28 @@ def compare(encoder: Encoder, task: AnyTask, *, seed: int = 42) -> Comparison:
     """
     if isinstance(task, MtebTask):
         tasks.load_data(task)
-        scores = [_mteb_score(encoding, task) for encoding in _encodings_of(encoder)]
+        scores = [_score_mteb(encoding, task) for encoding in _list_encodings(encoder)]
         return Comparison(scores, similarity=similarity_of(encoder))
-    texts, cut = _fitting_texts(encoder, task)
+    texts, cut = _truncate_texts(encoder, task)
     scores = []
-    outcomes = []
-    for encoding in _encodings_of(encoder):
+    outcomes = []  # of each way of encoding, shape (units, columns)
+    for encoding in _list_encodings(encoder):
         score, encoding_outcomes = _score(encoding, task, texts, seed)
         scores.append(score)
         outcomes.append(encoding_outcomes)
     resamples = _resample_main_scores(task, np.stack(outcomes), seed)
-    differences = _differences(scores, resamples)
-    prompts: dict[str, str] | None = {"text": capabilities_of(in_role(encoder, None)).prompt}
-    if task.has_queries:
-        prompts = prompts_of(encoder)
-    if isinstance(encoder, CausalPromptEncoder):
+    differences = _compute_differences(scores, resamples)
+    prompts: dict[str, str] | None
+    if isinstance(encoder, CausalPromptEncoder):  # its prompt surrounds every text
         prompts = None
+    elif task.has_queries:
+        prompts = prompts_of(encoder)
+    else:
+        prompts = {"text": capabilities_of(in_role(encoder, None)).prompt}
     return Comparison(scores, cut, differences, resamples, similarity_of(encoder), prompts)
 
 
-def _mteb_score(encoding: _Encoding, task: MtebTask) -> Score:
+def _score_mteb(encoding: _Encoding, task: MtebTask) -> Score:
     started = time.perf_counter()
     if isinstance(encoding.encoder, CausalPromptEncoder):
         model = encoding.encoder.sentence_transformer()
@@ -260,14 +262,14 @@ def _score(encoding: _Encoding, task: Task, texts: Texts, seed: int) -> tuple[Sc
 
 
 def _resample_main_scores(task: Task, outcomes: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
-    # The key includes the task, so that different tasks are resampled independently.
+    # The task is part of the key of the random draws, so that different tasks are resampled independently.
     key = [seed, int(task.fingerprint[:8], 16)]
     samples = bootstrap_samples(task.units, _RESAMPLES, key)
     main_metric = task.metrics[0]
     return 100 * resampled(lambda sample: task.scores(main_metric, outcomes, sample), samples)
 
 
-def _fitting_texts(encoder: Encoder, task: Task) -> tuple[dict[str, list[str]], int]:
+def _truncate_texts(encoder: Encoder, task: Task) -> tuple[dict[str, list[str]], int]:
     """Truncate the texts of a task to the model's limit, if the model's tokenizer is known.
 
     Returns:
@@ -293,14 +295,15 @@ def _fitting_texts(encoder: Encoder, task: Task) -> tuple[dict[str, list[str]], 
     return texts, cut
 
 
-def _differences(scores: Sequence[Score], resamples: NDArray[np.float64]) -> list[Difference]:
+def _compute_differences(scores: Sequence[Score], resamples: NDArray[np.float64]) -> list[Difference]:
     """Return how the ways of encoding differ from the plain prompt; see `Comparison`."""
     if len(scores) == 1:
         return []
-    # `_encodings_of` lists the plain prompt at the last layer first, and at the encoder's layer second.
+    # `_list_encodings` lists the plain prompt at the last layer first, and at the encoder's layer second.
     compared = [(index, 0) for index in range(1, len(scores))]
     if scores[1].encoding == _PLAIN:
         compared += [(index, 1) for index in range(2, len(scores))]
+    # A row is 1 for a way of encoding and -1 for the plain prompt with which it is compared.
     contrasts = np.zeros((len(compared), len(scores)))
     for row, (index, plain_index) in enumerate(compared):
         contrasts[row, index] = 1
@@ -351,18 +354,19 @@ def average(comparisons: Sequence[Comparison]) -> TaskMean:
         [('as it is', None)]
     """
     first_scores = comparisons[0].scores
+    # For each way of encoding, its scores on all tasks.
     scores_by_encoding = zip(*(comparison.scores for comparison in comparisons), strict=True)
-    means = [_mean([score.main_score for score in scores]) for scores in scores_by_encoding]
+    means = [_average_if_all_defined([score.main_score for score in scores]) for scores in scores_by_encoding]
     resamples = [comparison.resamples for comparison in comparisons if comparison.resamples is not None]
     differences: list[Difference] = []
     if len(resamples) == len(comparisons):
-        # The interval accounts for the random choice of the units in each task. The units of each task were
-        # resampled independently of the other tasks.
-        differences = _differences(first_scores, np.mean(resamples, axis=0))
+        # Row by row, the mean over tasks: of the scores, and of those from one bootstrap sample of each task.
+        # The tasks were resampled independently of each other.
+        differences = _compute_differences(first_scores, np.mean(resamples, axis=0))
     return TaskMean([(score.encoding, score.layer) for score in first_scores], means, differences)
 
 
-def _mean(scores: Sequence[float | None]) -> float | None:
+def _average_if_all_defined(scores: Sequence[float | None]) -> float | None:
     defined = [score for score in scores if score is not None]
     return sum(defined) / len(defined) if len(defined) == len(scores) else None
 

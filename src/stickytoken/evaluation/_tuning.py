@@ -142,7 +142,7 @@ def tune(
         raise InputError(
             f"start is {first_start}, but {encoder.name} has {layers} layers: pass 0 to {layers - 1}"
         )
-    exits = _exits_to_try(first_start, layers)
+    exits = _choose_exits(first_start, layers)
     other_starts = [layer for layer in range(min(_STARTS, layers)) if layer != first_start]
 
     # The plain prompt comes first, so that it wins a tie.
@@ -151,36 +151,36 @@ def tune(
     total = first_round + len(other_starts)
     tried: list[Tried] = []
     progress(0, total)
-    for done, prepending in enumerate(settings, 1):
+    for done, prepending in enumerate(settings, 1):  # the first round appends the settings of the second
         tried += layers_scored(encoder, task, prepending)
         if done == first_round:
-            best_exit = _best_prepending(tried, encoder).exit or layers
+            best_exit = _find_best_prepending(tried, encoder).exit or layers
             settings += [TokenPrepending(layer, best_exit) for layer in other_starts if layer < best_exit]
         # The second round may have fewer settings than the maximum, so the last step reports the full total.
         progress(done if done < len(settings) else total, total)
-    tuned = _best_prepending(tried, encoder)
+    tuned = _find_best_prepending(tried, encoder)
     plain_prompts = [trial for trial in tried if trial.is_plain]
     (plain_at_tuned,) = [trial for trial in plain_prompts if trial.layer == tuned.layer]
     return Tuning(
         tried=tuple(tried),
-        best=_best(tried, encoder),
+        best=_find_best(tried, encoder),
         tuned=tuned,
-        plain=_best(plain_prompts, encoder),
+        plain=_find_best(plain_prompts, encoder),
         plain_at_tuned=plain_at_tuned,
     )
 
 
-def _exits_to_try(start: int, layers: int) -> list[int]:
+def _choose_exits(start: int, layers: int) -> list[int]:
     last_exit = max(start + 1, round(_EXIT_DEPTH * layers))
-    count = min(_MAX_EXITS, last_exit - start)
+    count = min(_MAX_EXITS, last_exit - start)  # as many as there are layers, up to the maximum
     return sorted({round(layer) for layer in np.linspace(start + 1, last_exit, count)})
 
 
-def _best_prepending(tried: Iterable[Tried], encoder: CausalPromptEncoder) -> Tried:
-    return _best([trial for trial in tried if not trial.is_plain], encoder)
+def _find_best_prepending(tried: Iterable[Tried], encoder: CausalPromptEncoder) -> Tried:
+    return _find_best([trial for trial in tried if not trial.is_plain], encoder)
 
 
-def _best(tried: Iterable[Tried], encoder: CausalPromptEncoder) -> Tried:
+def _find_best(tried: Iterable[Tried], encoder: CausalPromptEncoder) -> Tried:
     scored = [setting for setting in tried if setting.spearman is not None]
     if not scored:
         raise InputError(
@@ -216,8 +216,9 @@ def layers_scored(
     chunks = []
     for start in range(0, task.units, _PAIRS_AT_A_TIME):
         stop = start + _PAIRS_AT_A_TIME
-        chunks.append(_cosines_by_layer(reread, task.first[start:stop], task.second[start:stop], layers))
-    by_layer = np.concatenate(chunks).T
+        chunks.append(_compute_cosines(reread, task.first[start:stop], task.second[start:stop], layers))
+    by_layer = np.concatenate(chunks).T  # cosines, shape (layers, pairs)
+    # `scores` takes several conditions, here the layers, of units with one column: (layers, pairs, 1).
     scores = 100 * task.scores("spearman", by_layer[:, :, None])
     return [
         Tried(
@@ -230,11 +231,11 @@ def layers_scored(
     ]
 
 
-def _cosines_by_layer(
+def _compute_cosines(
     encoder: CausalPromptEncoder, first: Sequence[str], second: Sequence[str], layers: Sequence[int]
 ) -> NDArray[np.float64]:
     """Return the cosine of each pair of texts after each layer, shape (pairs, layers)."""
-    vectors = encoder.encode_layers([*first, *second], layers).astype(np.float64)
+    vectors = encoder.encode_layers([*first, *second], layers).astype(np.float64)  # shape (texts, layers, d)
     left = vectors[: len(first)]
     right = vectors[len(first) :]
     norms = np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1)

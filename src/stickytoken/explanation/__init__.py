@@ -16,7 +16,7 @@ from stickytoken.encoders.protocol import IdEncoder, require_ids
 from stickytoken.errors import InputError
 from stickytoken.explanation import files
 from stickytoken.explanation._job import Job
-from stickytoken.explanation.measuring import gather
+from stickytoken.explanation.measuring import choose_texts
 from stickytoken.explanation.result import Explanation
 from stickytoken.loading import AnyModel
 from stickytoken.measurement import ResultFolder
@@ -102,16 +102,16 @@ def explain(
     token_ids = _choose_ids(encoder, vocabulary, tokens)
     # A run says which tokens are not benign. Without a run, only the tokens to explain are excluded.
     not_benign = set(token_ids) if run is None else run.sticky_ids
-    excluded = _find_unreadable_ids(encoder, vocabulary) | not_benign
+    excluded = _find_ids_without_embedding(encoder, vocabulary) | not_benign
     matches = {
         token_id: match_benign(vocabulary, token_id, excluded, settings.benign, settings.seed)
         for token_id in token_ids
     }
-    material = gather(encoder, settings, run, carrier_texts, corpus)
+    material = choose_texts(encoder, settings, run, carrier_texts, corpus)
     job = Job(inspector, vocabulary, settings, material, run, progress)
     explanations = []
     for token_id, match in matches.items():
-        identity_parts = job.identity_parts(token_id, match)
+        identity_parts = job.list_identity_parts(token_id, match)
         compute = partial(job.explain, token_id, match, identity_parts)
         if out is None:
             explanations.append(compute(None))
@@ -132,7 +132,8 @@ def _require_texts(texts: Sequence[object]) -> None:
             raise InputError(f"texts contains {text!r}: pass texts with words, or leave it out (--text)")
 
 
-def _find_unreadable_ids(encoder: IdEncoder, vocabulary: Vocabulary) -> set[int]:
+def _find_ids_without_embedding(encoder: IdEncoder, vocabulary: Vocabulary) -> set[int]:
+    # A single token is never too long, so one that does not fit has no embedding.
     return {token.id for token in vocabulary.available if not encoder.fits((token.id,))}
 
 
@@ -142,7 +143,9 @@ def _choose_ids(encoder: IdEncoder, vocabulary: Vocabulary, tokens: TokenSource)
     if repeated_ids:
         raise InputError(f"token id {repeated_ids[0]} is given twice: leave one out")
     available_tokens(vocabulary, token_ids)  # raises an error if a token cannot occur in text
-    for token_id in _find_unreadable_ids(encoder, vocabulary).intersection(token_ids):
+    ids_without_embedding = _find_ids_without_embedding(encoder, vocabulary).intersection(token_ids)
+    if ids_without_embedding:
+        token_id = next(iter(ids_without_embedding))
         raise InputError(f"token id {token_id} has no embedding in {encoder.name}: leave it out")
     return token_ids
 

@@ -51,7 +51,8 @@ class AttributedPair:
     """The similarity of a pair, divided among pairs of tokens.
 
     The matrix has a row for each token of the carrier and a column for each token of the anchor. The last row
-    belongs to the carrier's reference, and the last column to the anchor's reference.
+    belongs to the carrier's reference, which is the carrier with padding in place of its tokens, and the last
+    column to the anchor's.
     """
 
     pair: _Pair
@@ -150,19 +151,20 @@ class Attributor:
         by_token: dict[int, dict[str, Floats]] = {}
         attributed_pairs: list[AttributedPair] = []
         largest_error = 0.0
-        indices = itertools.count()
+        result_numbers = itertools.count()  # each result for a token in a carrier is stored under its number
         for attributed_id in attributed_ids:
             results = []
             for carrier, unrelated, part_count in zip(carriers, unrelated_anchors, part_counts, strict=True):
                 compute = partial(self._attribute_by_part, carrier, attributed_id, unrelated)
+                number = next(result_numbers)
                 results.append(
-                    stored.read_or_compute("attribution", next(indices), attributed_id, part_count, compute)
+                    stored.read_or_compute("attribution", number, attributed_id, part_count, compute)
                 )
             by_token[attributed_id] = {
                 name: np.array([result[name] for result in results]) for name in AREAS["attribution"]
             }
             largest_error = max(largest_error, *(result["error"] for result in results))
-            # The pairs follow the token itself: an interrupt then leaves the benign tokens to do.
+            # The token comes first, and its pairs next, so that an interruption costs only benign tokens.
             if attributed_id == token_id:
                 for index, pair in enumerate(pairs):
                     compute = partial(self._attribute_by_position, pair)
@@ -178,7 +180,8 @@ class Attributor:
         without copies (see `Surroundings.find_unrelated`).
         """
         pairs = []
-        for carrier, vector in zip(self._carriers[: self._settings.pairs], carrier_vectors, strict=False):
+        paired_carriers = self._carriers[: self._settings.pairs]  # the vectors may be of more carriers
+        for carrier, vector in zip(paired_carriers, carrier_vectors, strict=False):
             similarities = self._surroundings.anchors @ unit_vectors(vector)
             unrelated = np.flatnonzero(self._surroundings.find_unrelated(vector))
             by_similarity = unrelated[np.argsort(similarities[unrelated], kind="stable")]
@@ -200,9 +203,8 @@ class Attributor:
 
         ``unrelated`` holds the unit vectors of the unrelated anchors, shape (anchors, d).
         """
-        # The contribution of the reference is left out, because it is the same for all tokens.
+        # The integrator needs consecutive part numbers, but a carrier may lack a `Part`, such as the prompt.
         present_labels = sorted(set(carrier.labels))
-        # The integrator needs consecutive part numbers.
         part_numbers = [present_labels.index(label) for label in carrier.labels]
         contributions = self._integrator.contributions(
             carrier.with_copies(token_id), part_numbers, self._settings.steps
@@ -211,6 +213,7 @@ class Attributor:
             label: float((unrelated @ contributions.parts[number]).mean())
             for number, label in enumerate(present_labels)
         }
+        # The contribution of the reference is left out, because it is the same for all tokens.
         return {
             _FROM_COPIES: means[int(Part.COPIES)],
             _FROM_CARRIER: means.get(int(Part.CARRIER), 0.0),
@@ -243,12 +246,13 @@ class _StoredResults:
     computed: int = 0  # how much of `done` was computed in this session
 
     def read_or_compute(
-        self, stage: str, index: int, token_id: int, size: int, compute: Callable[[], dict[str, Any]]
+        self, stage: str, index: int, token_id: int, work: int, compute: Callable[[], dict[str, Any]]
     ) -> dict[str, Any]:
+        """Return a result that is stored, or else computed, and report that its ``work`` is done."""
         result, is_new = files.read_or_compute(self.folder, stage, index, token_id, compute)
-        self.done += size
+        self.done += work
         if is_new:
-            self.computed += size
+            self.computed += work
         self.progress(Progress("attribution", self.done, self.total, self.computed))
         return result
 
@@ -313,8 +317,8 @@ def make_cell_rows(
 
 
 def _list_row_parts(attributed: AttributedPair) -> list[str]:
-    labels = [Part(label).name.lower() for label in attributed.pair.carrier.labels]
-    return [*labels, "reference"]
+    part_names = [Part(label).name.lower() for label in attributed.pair.carrier.labels]
+    return [*part_names, "reference"]  # the last row of the matrix belongs to the reference
 
 
 def _name_tokens(ids: Sequence[int], names: Mapping[int, str]) -> list[str]:

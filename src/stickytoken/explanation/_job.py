@@ -23,7 +23,7 @@ from stickytoken.explanation._attribution import (
 )
 from stickytoken.explanation.embedding_matrix import EmbeddingMatrix
 from stickytoken.explanation.measuring import Material, Part, Surroundings
-from stickytoken.explanation.result import OF_RUN, describe_verdict, find_differences
+from stickytoken.explanation.result import RUN_COLUMNS, describe_verdict, find_differences
 from stickytoken.explanation.statistics import make_head_rows, make_measure_rows
 from stickytoken.machine import digest
 from stickytoken.measurement import ResultFolder
@@ -62,11 +62,12 @@ class Job:
 
     @cached_property
     def surroundings(self) -> Surroundings:
+        """The vectors that those of the carriers are compared with, and the limit for unrelated texts."""
         encoder = self.inspector.encoder
         anchors = exact_unit_vectors(encoder.encode(list(self.material.anchors)))
         if self.run is not None:
             mean_similarity = self.run.plan.mean_similarity
-        else:
+        else:  # estimated from the texts of the explanation
             contents = [carrier.before for carrier in self.material.carriers]
             mean_similarity = float((exact_unit_vectors(encoder.encode_ids(contents)) @ anchors.T).mean())
         return Surroundings(self._compute_mean_direction(), anchors, mean_similarity)
@@ -81,7 +82,7 @@ class Job:
         """
         encoder = self.inspector.encoder
         readable_ids = [token.id for token in self.vocabulary.available if encoder.fits((token.id,))]
-        generator = np.random.default_rng([self.settings.seed, 1])
+        generator = np.random.default_rng([self.settings.seed, 1])  # another stream than that of the texts
         sampled_ids = generator.permutation(readable_ids)[: self.settings.directions]
         token_ids = sorted(int(token_id) for token_id in sampled_ids)
         pooled_vectors: list[Floats] = []
@@ -89,7 +90,8 @@ class Job:
         for start in range(0, len(token_ids), _ENTRIES_AT_A_TIME):
             group = token_ids[start : start + _ENTRIES_AT_A_TIME]
             contents = [(token_id,) for token_id in group]
-            labels = [(int(Part.CARRIER),)] * len(group)  # the parts make no difference to the pooled states
+            # `look` requires the part of each token, which makes no difference to the pooled states.
+            labels = [(int(Part.CARRIER),)] * len(group)
             insides = self.inspector.look(contents, labels, Part.SPECIAL)
             pooled_vectors += [
                 inside.pooled for inside in insides if inside.pooled is not None and inside.pooled.any()
@@ -112,14 +114,15 @@ class Job:
             self.inspector, self.material.carriers, self.material.anchors, self.surroundings, self.settings
         )
 
-    def identity_parts(self, token_id: int, match: BenignMatch) -> dict[str, Any]:
+    def list_identity_parts(self, token_id: int, match: BenignMatch) -> dict[str, Any]:
         """Return everything that can change the explanation of a token, as JSON values keyed by name."""
+        # What the run says about the token, keyed by column; empty without a verdict.
         run_columns: dict[str, Any] = {}
         if self.run is not None:
             rows = self.run.tokens.filter(token_id=token_id).to_dicts()
             if rows and rows[0]["verdict"] is not None:
-                run_columns = {name: rows[0].get(name) for name in OF_RUN}
-        optional = {"run": run_columns} if run_columns else {}
+                run_columns = {name: rows[0].get(name) for name in RUN_COLUMNS}
+        part_of_run = {"run": run_columns} if run_columns else {}
         return identity_of(
             _IDENTITY_VERSION,
             self.inspector.encoder.identify(),
@@ -130,7 +133,7 @@ class Job:
             anchors=digest(self.material.anchors),
             mean_similarity=None if self.run is None else self.run.plan.mean_similarity,
             run_verdict=run_columns.get("verdict"),
-            **optional,
+            **part_of_run,
         )
 
     def explain(
@@ -145,8 +148,7 @@ class Job:
         Args:
             token_id: Id of the token.
             match: The benign tokens to compare the token with.
-            identity_parts: Everything that determines the result, as `identity_parts` returns it for this
-                token.
+            identity_parts: Everything that determines the result, as `list_identity_parts` returns it.
             folder: Folder in which each result is stored as soon as it is computed. If None, nothing is
                 stored.
 
@@ -321,25 +323,27 @@ class Job:
         by_token = attribution.by_token
         attributed_ids = [benign_id for benign_id in benign_ids if benign_id in by_token]
         rows: list[dict[str, Any]] = []
-        for name, values in by_token.get(token_id, {}).items():
+        for name, contributions in by_token.get(token_id, {}).items():
             benign = np.stack([by_token[benign_id][name] for benign_id in attributed_ids])
-            rows += make_measure_rows(name, values, benign, self.settings.confidence)
+            rows += make_measure_rows(name, contributions, benign, self.settings.confidence)
         return rows
 
     def _make_matrix_rows(self, token_id: int, benign_ids: list[int]) -> list[dict[str, Any]]:
+        """Return the table rows of the measures of the embedding matrix; none if it is not exposed."""
         if self.matrix is None:
             return []
-        row_count = len(self.matrix.rows)
+        row_count = len(self.matrix.rows)  # a vocabulary may have more entries
         available_ids = [token.id for token in self.vocabulary.available if token.id < row_count]
         rows: list[dict[str, Any]] = []
         for name, column in self.matrix.measures.items():
             share_below = None
             if not np.isnan(column[token_id]):  # a row of zeros has no cosine
                 share_below = float((column[available_ids] < column[token_id]).mean())
-            values = column[[token_id]]
-            benign = column[benign_ids][:, None]
-            measure = make_measure_rows(name, values, benign, self.settings.confidence)
-            rows += [row | {"share_below": share_below} for row in measure]
+            # A row of the matrix has one value, which takes the place of the values in the carriers.
+            values = column[[token_id]]  # shape (1,)
+            benign_values = column[benign_ids][:, None]  # shape (benign tokens, 1)
+            measure_rows = make_measure_rows(name, values, benign_values, self.settings.confidence)
+            rows += [row | {"share_below": share_below} for row in measure_rows]
         return rows
 
     def _find_category(self, token_id: int) -> str:

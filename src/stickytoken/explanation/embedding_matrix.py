@@ -49,19 +49,19 @@ class EmbeddingMatrix:
     @cached_property
     def measures(self) -> dict[str, Floats]:
         """All measures, keyed by name, each of shape (entries,). The cosine of an all-zero row is NaN."""
-        all_rows = np.arange(len(self.rows))
-        means = {"mean": self._compute_mean(all_rows)}
+        all_indices = np.arange(len(self.rows))
+        means = {"mean": self._compute_mean(all_indices)}
         if self.unused:
             means["unused"] = self._compute_mean(np.array(self.unused))
         chunks: dict[str, list[Floats]] = {}
-        for rows in self._read_chunks(all_rows):
+        for rows in self._read_chunks(all_indices):
             norms = np.linalg.norm(rows, axis=1)
             chunks.setdefault("embedding_norm", []).append(norms)
             for name, mean in means.items():
                 distances = np.linalg.norm(rows - mean, axis=1)
-                lengths = norms * np.linalg.norm(mean)
-                undefined = np.full_like(norms, np.nan)
-                cosines = np.divide(rows @ mean, lengths, out=undefined, where=lengths > 0)
+                products_of_norms = norms * np.linalg.norm(mean)
+                cosines = np.full_like(norms, np.nan)
+                np.divide(rows @ mean, products_of_norms, out=cosines, where=products_of_norms > 0)
                 chunks.setdefault(f"embedding_distance_to_{name}", []).append(distances)
                 chunks.setdefault(f"embedding_cosine_to_{name}", []).append(cosines)
         return {name: np.concatenate(name_chunks) for name, name_chunks in chunks.items()}
@@ -74,7 +74,9 @@ class EmbeddingMatrix:
         norms = self.measures["embedding_norm"].astype(np.float32)
         if norms[token_id] == 0:
             return []
-        candidates = np.array([entry for entry in self._entries if entry != token_id and norms[entry] > 0])
+        candidates = np.array(
+            [entry for entry in self._entries_with_rows if entry != token_id and norms[entry] > 0]
+        )
         chunks = self._read_chunks(candidates, np.float32)
         products = np.concatenate([rows @ self.rows[token_id] for rows in chunks])
         cosines = products / (norms[candidates] * norms[token_id])
@@ -89,7 +91,7 @@ class EmbeddingMatrix:
         ``first_component_share`` is the share of the variance around the mean row that the first principal
         component explains.
         """
-        entries = np.array(self._entries)
+        entries = np.array(self._entries_with_rows)
         norms = self.measures["embedding_norm"][entries]
         centre = self._compute_mean(entries)
         width = self.rows.shape[1]
@@ -99,7 +101,7 @@ class EmbeddingMatrix:
             unit_sum += unit_vectors(rows).sum(axis=0)
             centred = rows - centre
             scatter += centred.T @ centred
-        mean_unit = unit_sum / (norms > 0).sum()
+        mean_unit = unit_sum / (norms > 0).sum()  # a row of zeros has no unit vector
         variances = np.linalg.eigvalsh(scatter)
         first_share = float(variances[-1] / variances.sum()) if variances.sum() > 0 else 0.0
         return {
@@ -108,19 +110,21 @@ class EmbeddingMatrix:
             "unused": len(self.unused),
             "mean_norm": float(norms.mean()),
             "norm_spread": float(norms.std()),
+            # The mean over all pairs of the products of unit vectors is the product of their means.
             "mean_cosine": float(mean_unit @ mean_unit),
             "first_component_share": first_share,
         }
 
     @property
-    def _entries(self) -> list[int]:
+    def _entries_with_rows(self) -> list[int]:
         return [entry for entry in self.names if entry < len(self.rows)]
 
-    def _compute_mean(self, rows: NDArray[np.intp]) -> Any:
-        return np.sum([chunk.sum(axis=0) for chunk in self._read_chunks(rows)], axis=0) / len(rows)
+    def _compute_mean(self, indices: NDArray[np.intp]) -> Any:
+        sums_of_chunks = [rows.sum(axis=0) for rows in self._read_chunks(indices)]
+        return np.sum(sums_of_chunks, axis=0) / len(indices)
 
     def _read_chunks(
-        self, rows: NDArray[np.intp], dtype: type[np.floating[Any]] = np.float64
+        self, indices: NDArray[np.intp], dtype: type[np.floating[Any]] = np.float64
     ) -> Iterator[Any]:
-        for start in range(0, len(rows), _ROWS_AT_A_TIME):
-            yield self.rows[rows[start : start + _ROWS_AT_A_TIME]].astype(dtype)
+        for start in range(0, len(indices), _ROWS_AT_A_TIME):
+            yield self.rows[indices[start : start + _ROWS_AT_A_TIME]].astype(dtype)

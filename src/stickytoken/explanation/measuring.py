@@ -71,9 +71,9 @@ def place_copies(encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[
     """Choose where the copies go in each text, and return the carriers in the order of the texts."""
     carriers = []
     for number, (text, tokenized) in enumerate(zip(texts, encoder.tokenize(texts), strict=True)):
-        path: tuple[int, ...] = ()
+        path: tuple[int, ...] = ()  # the gap between words for each copy; only random placement has a choice
         if settings.placement is Placement.RANDOM:
-            # Each text has its own gaps, which are the same for all tokens.
+            # The seed includes the text but not the token, so that all tokens get the same gaps.
             generator = np.random.default_rng([settings.seed, 0, number, 0])
             draw = partial(generator.integers, endpoint=True)
             path = draw_path(draw, len(tokenized.words), settings.copies)
@@ -92,8 +92,11 @@ def place_copies(encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[
 
 
 def _label_ids(ids: Sequence[int], prompt_length: int) -> tuple[int, ...]:
-    rest = [int(Part.COPIES if entry == _COPY.id else Part.CARRIER) for entry in ids[prompt_length:]]
-    return (int(Part.PROMPT),) * prompt_length + tuple(rest)
+    labels = [int(Part.PROMPT)] * prompt_length
+    for entry in ids[prompt_length:]:
+        part = Part.COPIES if entry == _COPY.id else Part.CARRIER
+        labels.append(int(part))
+    return tuple(labels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,7 @@ class Material:
     source: str
 
 
-def gather(
+def choose_texts(
     encoder: IdEncoder,
     settings: ExplainSettings,
     run: Run | None,
@@ -138,7 +141,7 @@ def gather(
         carrier_texts, anchors, source = _choose_run_texts(run)
     else:
         carrier_texts, anchors, source = _choose_corpus_texts(load_sentences(sentences), settings)
-    anchors = _keep_readable(encoder, anchors)
+    anchors = _choose_readable_anchors(encoder, anchors)
     if not anchors:
         raise InputError(f"{source} has no sentence that fits into {encoder.name}: pass shorter sentences")
     if texts is not None:
@@ -156,17 +159,22 @@ def gather(
 
 
 def _choose_run_texts(run: Run) -> tuple[list[str], list[str], str]:
-    material = run.plan.texts
-    anchors = list(material.anchors)
-    if material.by_topic and len(anchors) > _MAX_ANCHORS:
+    """Return the carriers of a run, up to `_MAX_ANCHORS` of its anchors, and the name of the source."""
+    texts_of_run = run.plan.texts
+    anchors = list(texts_of_run.anchors)
+    if texts_of_run.by_topic and len(anchors) > _MAX_ANCHORS:
         # The anchors of a run are sorted by topic, so evenly spaced anchors cover all topics.
         anchors = [anchors[number * len(anchors) // _MAX_ANCHORS] for number in range(_MAX_ANCHORS)]
-    return list(material.carriers), anchors, f"run {run.path.name}"
+    return list(texts_of_run.carriers), anchors, f"run {run.path.name}"
 
 
 def _choose_corpus_texts(corpus: Sentences, settings: ExplainSettings) -> tuple[list[str], list[str], str]:
+    """Return carriers, anchors in random order, and the name of the source."""
     order = np.random.default_rng([settings.seed]).permutation(len(corpus)).tolist()
     by_length = sorted(order, key=lambda index: len(corpus.texts[index]))
+    # Twice as many carriers as needed are returned, because some may not fit into the model. At most half of
+    # the texts become carriers, so that others are left as anchors. `open_ended` removes the full stop, after
+    # which copies have a different effect.
     shortest = by_length[: 2 * settings.carriers]
     carrier_indices = set(shortest[: max(1, len(order) // 2)])
     carriers = [open_ended(corpus.texts[index]) for index in order if index in carrier_indices]
@@ -174,10 +182,12 @@ def _choose_corpus_texts(corpus: Sentences, settings: ExplainSettings) -> tuple[
     return list(dict.fromkeys(carriers)), anchors, corpus.source
 
 
-def _keep_readable(encoder: IdEncoder, anchors: Sequence[str]) -> list[str]:
+def _choose_readable_anchors(encoder: IdEncoder, anchors: Sequence[str]) -> list[str]:
     distinct = list(dict.fromkeys(anchors))
-    texts = zip(distinct, encoder.tokenize(distinct), strict=True)
-    readable = [text for text, tokenized in texts if tokenized.words and encoder.fits(tokenized.ids)]
+    readable = []
+    for text, tokenized in zip(distinct, encoder.tokenize(distinct), strict=True):
+        if tokenized.words and encoder.fits(tokenized.ids):
+            readable.append(text)
     return readable[:_MAX_ANCHORS]
 
 
@@ -233,24 +243,24 @@ def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[
         (layers,). `statistics.AREAS` describes each measure. Measures that need internal states that the
         model does not expose are left out.
     """
-    values: dict[str, Any] = {}
+    measures: dict[str, Any] = {}
     if after.attention is not None:
         # The attention that the copies receive from all positions, and from all positions except the copies.
         # Both are averaged over heads.
-        from_all = _sum_received(after.attention, after.labels)
-        from_others = _sum_received(after.attention, after.labels, from_copies=False)
-        values["attention_received"] = from_all.mean(axis=1)
-        values["attention_from_others"] = from_others.mean(axis=1)
+        from_all = _average_attention_on_copies(after.attention, after.labels)
+        from_others = _average_attention_on_copies(after.attention, after.labels, from_copies=False)
+        measures["attention_received"] = from_all.mean(axis=1)
+        measures["attention_from_others"] = from_others.mean(axis=1)
     if before.hidden is not None and after.hidden is not None:
         # The states of the carrier's own tokens, and of the copies, shape (layers + 1, tokens, D).
         own_before = before.hidden[:, before.labels == Part.CARRIER].astype(np.float64)
         own_after = after.hidden[:, after.labels == Part.CARRIER].astype(np.float64)
         copies = after.hidden[:, after.labels == Part.COPIES].astype(np.float64)
-        values["copies_norm"] = np.linalg.norm(copies, axis=-1).mean(axis=1)
+        measures["copies_norm"] = np.linalg.norm(copies, axis=-1).mean(axis=1)
         if own_before.shape[1]:
-            values["carrier_cosine_drift"] = (1 - _compute_cosine(own_before, own_after)).mean(axis=1)
+            measures["carrier_cosine_drift"] = (1 - _compute_cosine(own_before, own_after)).mean(axis=1)
             distances = np.linalg.norm(own_after - own_before, axis=-1)
-            values["carrier_euclidean_drift"] = distances.mean(axis=1)
+            measures["carrier_euclidean_drift"] = distances.mean(axis=1)
     if after.pooled is not None and after.pooled_by_part is not None:
         # The pooled states are the sum of one vector from each `Part` of the input.
         from_copies = after.pooled_by_part[Part.COPIES]
@@ -258,21 +268,28 @@ def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[
         lengths = np.linalg.norm(after.pooled_by_part, axis=1)
         # The component of the copies' vector along the pooled states, divided by the length of the pooled
         # states.
-        values["pooling_share"] = from_copies @ after.pooled / square
+        measures["pooling_share"] = from_copies @ after.pooled / square
         # The length of the copies' vector, relative to the sum of the lengths of all parts' vectors.
-        values["pooling_norm_share"] = lengths[Part.COPIES] / lengths.sum()
+        measures["pooling_norm_share"] = lengths[Part.COPIES] / lengths.sum()
         if surroundings.direction is not None:
             # The components of the copies' vector and of the pooled states along the mean direction, both
             # relative to the length of the pooled states.
-            values["pooling_toward_mean"] = from_copies @ surroundings.direction / np.sqrt(square)
-            values["vector_toward_mean"] = after.pooled @ surroundings.direction / np.sqrt(square)
+            measures["pooling_toward_mean"] = from_copies @ surroundings.direction / np.sqrt(square)
+            measures["vector_toward_mean"] = after.pooled @ surroundings.direction / np.sqrt(square)
     unrelated = surroundings.find_unrelated(before.vector.astype(np.float64))
     movement = exact_unit_vectors(after.vector) - exact_unit_vectors(before.vector)
-    values["lift_sentences"] = (surroundings.anchors[unrelated] @ movement).mean()
-    return {name: np.asarray(value, dtype=np.float64) for name, value in values.items()}
+    measures["lift_sentences"] = (surroundings.anchors[unrelated] @ movement).mean()
+    return {name: np.asarray(value, dtype=np.float64) for name, value in measures.items()}
 
 
-def _sum_received(attention: Floats, labels: NDArray[np.intp], *, from_copies: bool = True) -> Floats:
+def _average_attention_on_copies(
+    attention: Floats, labels: NDArray[np.intp], *, from_copies: bool = True
+) -> Floats:
+    """Return the share of a position's attention that goes to the copies, shape (layers, heads).
+
+    It is the mean over all positions or, unless ``from_copies``, over those of other parts. ``attention`` is
+    `Inside.attention`, and ``labels`` has the `Part` of each position.
+    """
     attending_counts = np.bincount(labels, minlength=len(Part)).astype(np.float64)  # positions in each part
     if not from_copies:
         attending_counts[Part.COPIES] = 0
@@ -285,9 +302,10 @@ def _sum_received(attention: Floats, labels: NDArray[np.intp], *, from_copies: b
 
 
 def _compute_cosine(left: Floats, right: Floats) -> Any:
-    lengths = np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1)
+    products_of_norms = np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1)
     products = (left * right).sum(axis=-1)
-    return np.divide(products, lengths, out=np.ones_like(products), where=lengths > 0)
+    cosines = np.ones_like(products)  # a state of zeros has no direction, and counts as unchanged
+    return np.divide(products, products_of_norms, out=cosines, where=products_of_norms > 0)
 
 
 # Maximum memory, in bytes, for the hidden states of the carriers without copies.
@@ -337,22 +355,24 @@ def measure(
         before = inspector.look(
             [carrier.before for carrier in group], [carrier.before_labels for carrier in group], Part.SPECIAL
         )
-        states = []
+        states_of_tokens = []
         for token_id in tokens:
             contents = [carrier.with_copies(token_id) for carrier in group]
             after = inspector.look(contents, [carrier.labels for carrier in group], Part.SPECIAL)
             for carrier_before, carrier_after in zip(before, after, strict=True):
                 observed[token_id].append(_observe(carrier_before, carrier_after, surroundings))
                 if carrier_after.attention is not None:
-                    heads[token_id].append(_sum_received(carrier_after.attention, carrier_after.labels))
+                    heads[token_id].append(
+                        _average_attention_on_copies(carrier_after.attention, carrier_after.labels)
+                    )
             copy_states = _average_states_of_copies(after)
             if copy_states is not None:
-                states.append(copy_states)
+                states_of_tokens.append(copy_states)
             done += len(group)
             progress(Progress("inside", done, total, done, done))
-        exposes_states = len(states) == len(tokens)  # whether the model exposes its hidden states
+        exposes_states = len(states_of_tokens) == len(tokens)  # whether the model exposes its hidden states
         if exposes_states:
-            distances.append(_measure_distances(states))
+            distances.append(_measure_distances_from_benign(states_of_tokens))
     # A token's attention is left out unless it was measured on all carriers.
     heads_by_token = {
         token_id: np.stack(shares) for token_id, shares in heads.items() if len(shares) == len(carriers)
@@ -360,11 +380,12 @@ def measure(
     return {
         "values": _keep_common_measures(observed),
         "heads": heads_by_token,
-        "distances": {tokens[0]: _name_distances(distances)},
+        "distances": {tokens[0]: _join_distances(distances)},
     }
 
 
 def _count_carriers_at_a_time(inspector: Inspector, carriers: Sequence[PlacedCarrier]) -> int:
+    # The longest carrier has the largest hidden states. If the model exposes none, nothing is held.
     longest = max(carriers, key=lambda carrier: len(carrier.before))
     hidden = inspector.look([longest.before], [longest.before_labels], Part.SPECIAL)[0].hidden
     return len(carriers) if hidden is None else max(1, HELD_BYTES // hidden.nbytes)
@@ -377,34 +398,41 @@ def _average_states_of_copies(insides: Sequence[Inside]) -> Floats | None:
             return None
         states = inside.hidden[:, inside.labels == Part.COPIES]  # shape (layers + 1, copies, D)
         means.append(states.astype(np.float64).mean(axis=1))
-    return np.stack(means)
+    return np.stack(means)  # shape (carriers, layers + 1, D)
 
 
-def _measure_distances(states: Sequence[Floats]) -> Floats:
+def _measure_distances_from_benign(states: Sequence[Floats]) -> Floats:
+    """Return cosine and Euclidean distances from benign tokens, shape (2, tokens, carriers, layers + 1).
+
+    ``states`` are the mean states of the copies, shape (carriers, layers + 1, D), of the token and then of
+    each benign token. A benign token is compared with the others, so its own states are not in their mean.
+    """
     benign = np.stack(states[1:])
     centres = [benign.mean(axis=0)]
     centres += [np.delete(benign, index, axis=0).mean(axis=0) for index in range(len(benign))]
     cosine_distances = []
-    lengths = []
+    euclidean_distances = []
     for token_states, centre in zip(states, centres, strict=True):
         cosine_distances.append(1 - _compute_cosine(token_states, centre))
-        lengths.append(np.linalg.norm(token_states - centre, axis=-1))
-    return np.stack([cosine_distances, lengths])
+        euclidean_distances.append(np.linalg.norm(token_states - centre, axis=-1))
+    return np.stack([cosine_distances, euclidean_distances])
 
 
-def _name_distances(groups: Sequence[Floats]) -> dict[str, Floats]:
-    if not groups:
+def _join_distances(distances_of_groups: Sequence[Floats]) -> dict[str, Floats]:
+    # Each group of carriers has distances of shape (2, tokens, carriers, layers + 1), cosine ones first.
+    if not distances_of_groups:
         return {}
-    cosine_distances, lengths = np.concatenate(groups, axis=2)
-    return {"copies_cosine_distance": cosine_distances, "copies_euclidean_distance": lengths}
+    cosine_distances, euclidean_distances = np.concatenate(distances_of_groups, axis=2)
+    return {"copies_cosine_distance": cosine_distances, "copies_euclidean_distance": euclidean_distances}
 
 
 def _keep_common_measures(
     observed: Mapping[int, Sequence[Mapping[str, Floats]]],
 ) -> dict[int, dict[str, Floats]]:
-    common = set.intersection(*(set(row) for rows in observed.values() for row in rows))
+    # For each token id, ``observed`` has one dict per carrier with the measures by name.
+    common_names = set.intersection(*(set(measures) for rows in observed.values() for measures in rows))
     stacked = {}
     for token_id, rows in observed.items():
-        names = [name for name in rows[0] if name in common]
-        stacked[token_id] = {name: np.stack([row[name] for row in rows]) for name in names}
+        names = [name for name in rows[0] if name in common_names]  # in the order of the measures
+        stacked[token_id] = {name: np.stack([measures[name] for measures in rows]) for name in names}
     return stacked

@@ -30,7 +30,7 @@ ENOUGH_BENIGN = 8
 _AREA_ORDER = ("similarity", "embedding", "attention", "hidden states", "pooling", "attribution")
 # Columns of tokens.parquet that a verdict quotes. `texts` is the number of texts that the run used to
 # measure the token.
-OF_RUN = ("verdict", "severity", "erased", "push", "texts")
+RUN_COLUMNS = ("verdict", "severity", "erased", "push", "texts")
 
 
 def find_differences(rows: Sequence[dict[str, Any]]) -> list[Finding]:
@@ -47,15 +47,14 @@ def find_differences(rows: Sequence[dict[str, Any]]) -> list[Finding]:
             outside_rows = [row for row in rows if row["measure"] == name and row["outside"]]
             if outside_rows:
                 area_findings.append(_make_finding(area, name, words, outside_rows))
-        all_findings += sorted(area_findings, key=_by_distance)
+        all_findings += sorted(
+            area_findings, key=lambda finding: abs(finding.deviations or 0.0), reverse=True
+        )
     return all_findings
 
 
-def _by_distance(finding: Finding) -> float:
-    return -abs(finding.deviations or 0.0)
-
-
 def _make_finding(area: str, name: str, words: str, outside_rows: Sequence[dict[str, Any]]) -> Finding:
+    # Of layers that are equally far, the first counts.
     furthest = max(outside_rows, key=lambda row: (abs(row["deviations"] or 0.0), -(row["layer"] or 0)))
     layers = [row["layer"] for row in outside_rows if row["layer"] is not None]
     return Finding(
@@ -76,7 +75,7 @@ def describe_verdict(
     rows: Sequence[dict[str, Any]],
     differences: Sequence[Finding],
     benign: int,
-    run: Mapping[str, Any] | None = None,
+    run_row: Mapping[str, Any] | None = None,
 ) -> str:
     """Return sentences that say whether a token differs from benign tokens, and in which measures.
 
@@ -87,21 +86,21 @@ def describe_verdict(
         differences: The measures in which the token differs from the benign tokens: the result of
             `find_differences` for ``rows``.
         benign: Number of benign tokens.
-        run: The token's row in a run, keyed by the columns in `OF_RUN`. None if there is no run with a
-            verdict on the token.
+        run_row: The token's row in a run, keyed by the columns in `RUN_COLUMNS`. None if there is no run with
+            a verdict on the token.
     """
     subject = f"{token!r} ({token_id})"
     benign_tokens = f"{benign} matched benign tokens"
     measure_count = len({row["measure"] for row in rows})
     strongest = _describe_strongest(rows, differences)
     lift = _find_lift_beside_benign(rows)
-    if run is not None:
+    if run_row is not None:
         # The sentences about the run come first, because the run measured more texts. The sentences about the
         # run also quote the lift, so the area "similarity", whose only measure is the lift, is left out.
         strongest.pop("similarity", None)
         listed = f": {'; '.join(strongest.values())}" if strongest else ""
         return (
-            f"{subject}: {_compare_with_run(run, lift)} Beyond the interval of {benign_tokens}: "
+            f"{subject}: {_compare_with_run(run_row, lift)} Beyond the interval of {benign_tokens}: "
             f"{len(differences)} of {measure_count} measures{listed}."
         )
     if not differences and benign < ENOUGH_BENIGN:
@@ -131,9 +130,9 @@ def describe_verdict(
 def _describe_strongest(rows: Sequence[dict[str, Any]], differences: Sequence[Finding]) -> dict[str, str]:
     layers = [row["layer"] for row in rows if row["layer"] is not None]
     last_layer = max(layers, default=None)
-    strongest: dict[str, str] = {}
+    strongest: dict[str, str] = {}  # keyed by area; the first finding of an area is its strongest
     for finding in sorted(differences, key=lambda finding: _AREA_ORDER.index(finding.area)):
-        strongest.setdefault(finding.area, _describe(finding, last_layer))
+        strongest.setdefault(finding.area, _describe_finding(finding, last_layer))
     return strongest
 
 
@@ -146,22 +145,22 @@ def _find_lift_beside_benign(rows: Sequence[dict[str, Any]]) -> dict[str, Any] |
 
 
 def _describe_lift(rows: Sequence[dict[str, Any]]) -> str:
-    return "".join(
-        f"; the {_LIFT_IN_WORDS} is {row['value']:.3f} (mean of the benign tokens {row['benign_mean']:.3f})"
-        for row in rows
-        if row["measure"] == _LIFT and row["value"] is not None
-    )
+    for row in rows:
+        if row["measure"] == _LIFT and row["value"] is not None:
+            mean = f"mean of the benign tokens {row['benign_mean']:.3f}"
+            return f"; the {_LIFT_IN_WORDS} is {row['value']:.3f} ({mean})"
+    return ""
 
 
-def _compare_with_run(run: Mapping[str, Any], lift: Mapping[str, Any] | None) -> str:
+def _compare_with_run(run_row: Mapping[str, Any], lift: Mapping[str, Any] | None) -> str:
     """Return sentences that quote a run's verdict on a token, and compare it with the lift measured here.
 
     The lift is the rise in similarity to unrelated texts. The sentences say either that the lift is
     consistent with the verdict, or that it is based on too few texts to contradict the verdict.
     """
-    run_verdict = run.get("verdict")
-    severity = f" ({run['severity']})" if run.get("severity") else ""
-    numbers = _quote_numbers(run)
+    run_verdict = run_row.get("verdict")
+    severity = f" ({run_row['severity']})" if run_row.get("severity") else ""
+    numbers = _quote_numbers(run_row)
     listed = f": {', '.join(numbers)}" if numbers else ""
     quoted = f"the run calls it {run_verdict}{severity}{listed}."
     if lift is None:
@@ -184,24 +183,25 @@ def _compare_with_run(run: Mapping[str, Any], lift: Mapping[str, Any] | None) ->
     return f"{quoted}; {_describe_interval(lift)}: too few texts and benign tokens to say."
 
 
-def _quote_numbers(run: Mapping[str, Any]) -> list[str]:
+def _quote_numbers(run_row: Mapping[str, Any]) -> list[str]:
     numbers = []
-    if run.get("erased") is not None:
-        numbers.append(f"{percent(run['erased'])} erased")
-    if run.get("push") is not None:
-        numbers.append(f"push {PUSH.text(run['push'])}")
-    if run.get("texts"):
-        numbers.append(f"over {counted(run['texts'], 'text')}")
+    if run_row.get("erased") is not None:
+        numbers.append(f"{percent(run_row['erased'])} erased")
+    if run_row.get("push") is not None:
+        numbers.append(f"push {PUSH.text(run_row['push'])}")
+    if run_row.get("texts"):
+        numbers.append(f"over {counted(run_row['texts'], 'text')}")
     return numbers
 
 
 def _describe_interval(lift: Mapping[str, Any]) -> str:
+    # For a lift within the interval of benign tokens, so that its difference from theirs may be zero.
     low = lift["value"] - lift["benign_high"]
     high = lift["value"] - lift["benign_low"]
     return f"the interval of the difference, {low:+.3f} to {high:+.3f}, includes zero"
 
 
-def _describe(finding: Finding, last_layer: int | None) -> str:
+def _describe_finding(finding: Finding, last_layer: int | None) -> str:
     """Describe a finding; ``last_layer`` is None only where no finding begins in a layer."""
     notes = [f"benign {finding.benign_mean:.3f}"]
     if finding.deviations is not None:
@@ -303,14 +303,13 @@ class Explanation:
         token_folders = []
         for token_id, content in self.contents.items():
             token_folder = Path(folder).expanduser() / str(token_id)
-            # `load_or_explain` writes what `compute` returns, unless the folder already holds this
-            # explanation.
-            compute = partial(_already_computed, content)
-            files.load_or_explain(token_folder, content.record.identity_parts, compute)
+            # `load_or_explain` writes what this function returns, unless the folder already holds it.
+            return_content = partial(_return_explanation, content)
+            files.load_or_explain(token_folder, content.record.identity_parts, return_content)
             token_folders.append(token_folder)
         return token_folders
 
 
-def _already_computed(explanation: StoredExplanation, folder: ResultFolder) -> StoredExplanation:
-    del folder
+def _return_explanation(explanation: StoredExplanation, folder: ResultFolder) -> StoredExplanation:
+    del folder  # where an explanation that is still to be computed would keep its shards
     return explanation

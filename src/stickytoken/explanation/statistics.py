@@ -228,6 +228,10 @@ def compare(values: Floats, benign: Floats, confidence: float, family: int, boun
 
 
 def _compute_interval(values: Floats, scale: _Scale, confidence: float) -> tuple[Floats, Floats]:
+    """Return both ends of Student's interval of the mean over carriers, computed on ``scale``.
+
+    ``values`` has the shape (carriers, places), and each end the shape (places,).
+    """
     count = len(values)
     value = values.mean(axis=0)
     if count == 1:
@@ -236,6 +240,7 @@ def _compute_interval(values: Floats, scale: _Scale, confidence: float) -> tuple
     scaled_value = scale.scaled(value)
     quantile = scipy.stats.t.ppf((1 + confidence) / 2, count - 1)
     standard_error = values.std(axis=0, ddof=1) / np.sqrt(count)
+    # Delta method: an error of the scaled value is that of the value, divided by the slope between them.
     scaled_error = standard_error / scale.slope(scaled_value)
     half_width = quantile * scaled_error
     # The log-odds of a mean at a bound are clipped, so the interval may have to be extended to contain it.
@@ -299,7 +304,7 @@ def make_head_rows(heads: Floats, benign: Floats, confidence: float) -> list[dic
     """Return, for each layer, one row for the mean over its heads, and then one row per head.
 
     A row has the 1-based layer, the 0-based head (None for the mean over heads), the numbers of
-    `Compared.row`, and the distances of `_compare_distances`.
+    `Compared.row`, and the distances of `_compare_distributions`.
 
     Args:
         heads: Share of attention that the token's copies receive, shape (carriers, layers, heads).
@@ -308,21 +313,28 @@ def make_head_rows(heads: Floats, benign: Floats, confidence: float) -> list[dic
         confidence: Coverage of the intervals.
     """
     _, layer_count, head_count = heads.shape
-    flat = heads.reshape(len(heads), -1)
-    flat_benign = benign.reshape(*benign.shape[:2], -1)
+    flat = heads.reshape(len(heads), -1)  # shape (carriers, layers * heads)
+    flat_benign = benign.reshape(*benign.shape[:2], -1)  # shape (k, carriers, layers * heads)
     by_head = compare(flat, flat_benign, confidence, layer_count * head_count, _SHARE)
     by_layer = compare(heads.mean(axis=2), benign.mean(axis=3), confidence, layer_count, _SHARE)
     rows = []
     for layer in range(layer_count):
         row = {"layer": layer + 1, "head": None, **by_layer.row(layer)}
-        rows.append(row | _compare_distances(heads[:, layer].mean(axis=1), benign[:, :, layer].mean(axis=2)))
+        rows.append(
+            row | _compare_distributions(heads[:, layer].mean(axis=1), benign[:, :, layer].mean(axis=2))
+        )
         for head in range(head_count):
             row = {"layer": layer + 1, "head": head, **by_head.row(layer * head_count + head)}
-            rows.append(row | _compare_distances(heads[:, layer, head], benign[:, :, layer, head]))
+            rows.append(row | _compare_distributions(heads[:, layer, head], benign[:, :, layer, head]))
     return rows
 
 
-def _compare_distances(values: Floats, benign: Floats) -> dict[str, float]:
+def _compare_distributions(values: Floats, benign: Floats) -> dict[str, float]:
+    """Return how far a token's values in all carriers are from those of the benign tokens.
+
+    Beside each distance is the largest of a benign token from the others. ``values`` has the shape
+    (carriers,), and ``benign`` the shape (k, carriers).
+    """
     wasserstein, divergence = compute_distances(values, benign.ravel())
     benign_wasserstein = []
     benign_divergence = []
@@ -344,6 +356,7 @@ def furthest(measures: pl.DataFrame) -> list[dict[str, Any]]:
 
     The order of the measures is kept.
     """
+    # The furthest layer of a measure comes first; of equally far ones, the lowest.
     ranked = measures.sort(
         pl.col("deviations").abs(), "layer", descending=[True, False], nulls_last=True, maintain_order=True
     )

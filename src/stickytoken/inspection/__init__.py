@@ -93,6 +93,7 @@ def similarity_matrix(first: Contributions, second: Contributions) -> NDArray[np
     """
     import numpy as np
 
+    # The cosine is the product of the unit vectors, and each of these is a sum over parts and reference.
     rows = np.vstack([first.parts, first.reference])
     columns = np.vstack([second.parts, second.reference])
     return rows @ columns.T

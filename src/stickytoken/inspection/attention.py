@@ -37,7 +37,7 @@ class _Returned:
         )
 
 
-def attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[[], object]) -> Sources:
+def find_attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[[], object]) -> Sources:
     """Find the modules that compute the attention weights in the model's output.
 
     Args:
@@ -82,7 +82,8 @@ def attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[[], o
     finally:
         for handle in handles:
             handle.remove()
-    # The outermost module returns last, so the last list is from the output of the model.
+    # The outermost module returns last, so the last list is from the output of the model. An empty list is
+    # from a call that returned no weights.
     weights_by_layer = next((weights for weights in reversed(weight_lists) if weights), [])
     sources: Sources = {}
     for weights in weights_by_layer:
@@ -105,7 +106,7 @@ def _recording_outputs(backbone: Any, weight_lists: list[list[torch.Tensor]]) ->
     A forward hook would not run, because sentence-transformers calls ``forward`` directly.
     """
     forward = backbone.forward
-    replaced_forward = vars(backbone).get("forward")
+    users_forward = vars(backbone).get("forward")  # set if the user has replaced the method of the class
 
     @wraps(forward)  # keeps the signature, because callers inspect it to choose arguments
     def watched(*arguments: Any, **options: Any) -> Any:
@@ -118,8 +119,8 @@ def _recording_outputs(backbone: Any, weight_lists: list[list[torch.Tensor]]) ->
         yield
     finally:
         vars(backbone).pop("forward", None)
-        if replaced_forward is not None:
-            vars(backbone)["forward"] = replaced_forward
+        if users_forward is not None:
+            vars(backbone)["forward"] = users_forward
 
 
 def _weights_of_layers(output: Any) -> list[torch.Tensor]:
@@ -128,6 +129,7 @@ def _weights_of_layers(output: Any) -> list[torch.Tensor]:
 
 
 def _are_weights(value: Any) -> bool:
+    # Weights have the shape (texts, heads, positions, positions), and each row of them sums to 1.
     if not isinstance(value, torch.Tensor) or value.ndim != 4 or value.shape[-1] != value.shape[-2]:
         return False
     row_sums = value.float().sum(dim=-1)
@@ -135,8 +137,10 @@ def _are_weights(value: Any) -> bool:
 
 
 @contextmanager
-def attention_of(backbone: Any, sources: Sources, members: torch.Tensor) -> Iterator[list[torch.Tensor]]:
-    """Context manager that yields a list to which each layer appends its attention weights between parts.
+def collecting_attention(
+    backbone: Any, sources: Sources, members: torch.Tensor
+) -> Iterator[list[torch.Tensor]]:
+    """Yield a list to which each layer appends its attention weights between parts, in a ``with`` block.
 
     A part is a set of positions, such as the tokens of one word. When the model runs, each layer appends to
     the list a tensor of shape (texts, heads, attending parts, attended parts). The weights are summed over
@@ -145,7 +149,7 @@ def attention_of(backbone: Any, sources: Sources, members: torch.Tensor) -> Iter
     Args:
         backbone: The transformer.
         sources: The modules that return attention weights, mapped to the index of the weights in the tuple
-            that the module returns, as found by `attention_sources`.
+            that the module returns, as found by `find_attention_sources`.
         members: Indicator tensor, shape (texts, positions, parts): 1 if the position belongs to the part,
             else 0.
     """
@@ -190,6 +194,7 @@ def using_plain_attention(backbone: Any) -> Iterator[None]:
     if set_implementation is None or implementation in (None, "eager") or not can_set():
         yield
         return
+    # A model of several parts, such as text and images, has a configuration for each part.
     sub_configs = {name: getattr(config, name, None) for name in getattr(config, "sub_configs", {})}
     by_sub_config = {
         name: sub_config._attn_implementation
@@ -200,4 +205,5 @@ def using_plain_attention(backbone: Any) -> Iterator[None]:
     try:
         yield
     finally:
+        # The key "" stands for the model as a whole.
         set_implementation({"": implementation, **by_sub_config} if by_sub_config else implementation)

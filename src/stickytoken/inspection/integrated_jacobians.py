@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.inspection import Contributions, Watch
-from stickytoken.inspection.module_embedding import EmbeddedText, as_numbers
+from stickytoken.inspection.module_embedding import EmbeddedText, to_numpy
 
 if TYPE_CHECKING:
     from stickytoken.inspection.module_embedding import Inspector
@@ -56,13 +56,13 @@ _LEAST_POINTS_OF_PANEL = 4
 _WEIGHT_OF_DISTANCE = 0.8
 
 
-def gauss_rule(points: int) -> Rule:
+def make_gauss_rule(points: int) -> Rule:
     """Return the Gauss-Legendre rule on (0, 1) with the given number of points."""
     nodes, weights = np.polynomial.legendre.leggauss(points)
-    return (nodes + 1) / 2, weights / 2
+    return (nodes + 1) / 2, weights / 2  # moved there from (-1, 1)
 
 
-def panel_rule(travelled: Floats, points: int) -> Rule:
+def make_panel_rule(travelled: Floats, points: int) -> Rule:
     """Divide (0, 1) into panels, and combine the Gauss-Legendre rules of all panels into one rule.
 
     Panels are narrower where the vector travels farther, so that more points are placed there. For example,
@@ -94,7 +94,7 @@ def panel_rule(travelled: Floats, points: int) -> Rule:
     nodes = []
     weights = []
     for low, high, size in zip(edges[:-1], edges[1:], sizes, strict=True):
-        panel_nodes, panel_weights = gauss_rule(int(size))
+        panel_nodes, panel_weights = make_gauss_rule(int(size))
         nodes.append(low + (high - low) * panel_nodes)
         weights.append((high - low) * panel_weights)
     return np.concatenate(nodes), np.concatenate(weights)
@@ -130,35 +130,34 @@ class _Path:
         """Maximum number of inputs per batch. For derivatives, an input is a point with a direction."""
         return max(1, _TOKENS // len(self.reference))
 
-    def embeddings_at(self, fractions: Floats) -> torch.Tensor:
+    def compute_embeddings_at(self, fractions: Floats) -> torch.Tensor:
         """Return the embeddings at the given fractions of the line, shape (fractions, T, D)."""
         text = self.text.rows
         along = torch.as_tensor(fractions, dtype=text.dtype, device=text.device)
         return self.reference + along[:, None, None] * (text - self.reference)
 
-    def distances_travelled(self, points: int) -> Floats:
+    def measure_distances_travelled(self, points: int) -> Floats:
         """Return the distance that the vector travels on the path up to each of several evenly spaced points.
 
         Vectors are divided by `divisor` or, if `divisor` is None, by their own lengths. The result has shape
         (points + 1,), and begins with 0 for the reference.
         """
         fractions = np.linspace(0, 1, points + 1)
-        vectors = torch.cat(
-            [
-                self.text.vectors(self.embeddings_at(fractions[start : start + self.batch])).double()
-                for start in range(0, len(fractions), self.batch)
-            ]
-        )
+        chunks = []
+        for start in range(0, len(fractions), self.batch):
+            embeddings = self.compute_embeddings_at(fractions[start : start + self.batch])
+            chunks.append(self.text.vectors(embeddings).double())
+        vectors = torch.cat(chunks)  # shape (points + 1, d)
         divisors = vectors.norm(dim=1, keepdim=True) if self.divisor is None else self.divisor
-        steps = (vectors / divisors).diff(dim=0).norm(dim=1).cpu().numpy()
+        steps = (vectors / divisors).diff(dim=0).norm(dim=1).cpu().numpy()  # shape (points,)
         return np.concatenate([[0.0], np.cumsum(steps)])
 
-    def integrals(
+    def integrate(
         self, directions: torch.Tensor, rule: Rule, width: int, watch: Watch | None = None
     ) -> torch.Tensor:
         """Integrate the vector's derivative in each direction along the path, shape (directions, width).
 
-        The integral is a weighted sum over the integration points of the derivatives that `_derivatives`
+        The integral is a weighted sum over the integration points of the derivatives that `_differentiate`
         returns, which are those of the vector after its division by `divisor` or by its own length.
 
         Args:
@@ -176,16 +175,19 @@ class _Path:
         pair_count = pairs.shape[1]
         for start in range(0, pair_count, self.batch):
             point, direction = pairs[:, start : start + self.batch]
-            embeddings = self.embeddings_at(fractions[point])
-            derivatives = self._derivatives(embeddings, directions[torch.as_tensor(direction)])
+            embeddings = self.compute_embeddings_at(fractions[point])
+            derivatives = self._differentiate(embeddings, directions[torch.as_tensor(direction)])
             weighted = derivatives * torch.as_tensor(weights[point], device=device)[:, None]
             total.index_add_(0, torch.as_tensor(direction, device=device), weighted)
             if watch is not None:
                 watch(start + len(point), pair_count)
         return total
 
-    def _derivatives(self, embeddings: torch.Tensor, directions: torch.Tensor) -> torch.Tensor:
-        """Return the derivative of each point's vector in the direction of the same row, shape (n, d)."""
+    def _differentiate(self, embeddings: torch.Tensor, directions: torch.Tensor) -> torch.Tensor:
+        """Return the derivatives of n vectors, shape (n, d), each at its embeddings and in its direction.
+
+        Both arguments have the shape (n, T, D).
+        """
         with _forward_mode.dual_level():
             dual = _forward_mode.make_dual(embeddings, directions)
             vector, tangent = _forward_mode.unpack_dual(self.text.vectors(dual))
@@ -245,7 +247,7 @@ class JacobianIntegrator:
         if not len(labels):
             raise EncodingError(f"{name}: the text to explain has no tokens")
         with self._inspector.differentiating():
-            text = self._inspector.embedded(content)
+            text = self._inspector.embed_text(content)
             is_content = text.content_index >= 0
             reference = torch.where(is_content[:, None], text.padding, text.rows)
             vector, reference_vector = text.vectors(torch.stack([text.rows, reference])).double()
@@ -272,7 +274,7 @@ class JacobianIntegrator:
             parts_of_positions = parts_of_ids[text.content_index.clamp(min=0)]
             directions = parts_of_positions.T[:, :, None] * (text.rows - reference)
             try:
-                parts = self._integrals(path, directions, text_unit - reference_unit, steps, watch)
+                parts = self._integrate_accurately(path, directions, text_unit - reference_unit, steps, watch)
             except NotImplementedError as error:
                 reason = " ".join(str(error).split())[:200]
                 raise ModelError(
@@ -282,9 +284,9 @@ class JacobianIntegrator:
             raise ModelError(
                 f"{name}: vectors between the reference and the text are not finite: use float32"
             )
-        return Contributions(as_numbers(text_unit), as_numbers(reference_unit), as_numbers(parts))
+        return Contributions(to_numpy(text_unit), to_numpy(reference_unit), to_numpy(parts))
 
-    def _integrals(
+    def _integrate_accurately(
         self,
         path: _Path,
         directions: torch.Tensor,
@@ -301,19 +303,19 @@ class JacobianIntegrator:
         once.
         """
         width = len(expected)
-        is_few = len(directions) <= _FEW_PARTS
-        tried_directions = directions if is_few else directions.sum(dim=0, keepdim=True)
+        has_few_parts = len(directions) <= _FEW_PARTS
+        tried_directions = directions if has_few_parts else directions.sum(dim=0, keepdim=True)
         points = steps
-        # The plain rule is tried first, because `panel_rule` needs the distances travelled, for which the
-        # model runs at additional points.
-        rule = gauss_rule(points)
-        integrals = path.integrals(tried_directions, rule, width)
-        while _error_of_sum(integrals, expected) > _MAX_ERROR and points < self._max_factor * steps:
+        # The plain rule is tried first, because `make_panel_rule` needs the distances travelled, for which
+        # the model runs at additional points.
+        rule = make_gauss_rule(points)
+        integrals = path.integrate(tried_directions, rule, width)
+        while _measure_error_of_sum(integrals, expected) > _MAX_ERROR and points < self._max_factor * steps:
             points *= 2
-            rule = panel_rule(path.distances_travelled(points), points)
-            integrals = path.integrals(tried_directions, rule, width)
-        return integrals if is_few else path.integrals(directions, rule, width, watch)
+            rule = make_panel_rule(path.measure_distances_travelled(points), points)
+            integrals = path.integrate(tried_directions, rule, width)
+        return integrals if has_few_parts else path.integrate(directions, rule, width, watch)
 
 
-def _error_of_sum(integrals: torch.Tensor, expected: torch.Tensor) -> float:
+def _measure_error_of_sum(integrals: torch.Tensor, expected: torch.Tensor) -> float:
     return float((integrals.sum(dim=0) - expected).norm())

@@ -21,7 +21,12 @@ from stickytoken.encoders.model_encoder import ModelEncoder
 from stickytoken.encoders.protocol import quote_text, require_usable
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 from stickytoken.errors import EncodingError, ModelError
-from stickytoken.inspection.attention import Sources, attention_of, attention_sources, using_plain_attention
+from stickytoken.inspection.attention import (
+    Sources,
+    collecting_attention,
+    find_attention_sources,
+    using_plain_attention,
+)
 
 if TYPE_CHECKING:
     from sentence_transformers.sentence_transformer.modules import Pooling
@@ -78,7 +83,7 @@ class Inside:
     vector: NDArray[np.float32]
 
 
-def as_numbers(values: torch.Tensor, dtype: torch.dtype = torch.float64) -> Any:
+def to_numpy(values: torch.Tensor, dtype: torch.dtype = torch.float64) -> Any:
     """Copy the values to main memory as a NumPy array."""
     return values.detach().to(dtype).cpu().numpy()
 
@@ -94,7 +99,8 @@ def input_embeddings(model: Any) -> Any:
     return table if isinstance(weight, torch.Tensor) and weight.ndim == 2 else None
 
 
-def _tables_with_weights_of(model: Any, embeddings: Any) -> list[Any]:
+def _find_tables_sharing_weights(model: Any, embeddings: Any) -> list[Any]:
+    # A model may look tokens up through another module, which shares the weights with `embeddings`.
     kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
     tables = [module for module in model.modules() if isinstance(module, kinds)]
     return [table for table in tables if table.weight is embeddings.weight]
@@ -126,10 +132,10 @@ class Inspector(ABC):
 
     def embedding_matrix(self) -> NDArray[np.float32] | None:
         """Return the token embeddings, shape (entries, D), or None if they are not accessible."""
-        return None if self._embeddings is None else as_numbers(self._embeddings.weight, torch.float32)
+        return None if self._embeddings is None else to_numpy(self._embeddings.weight, torch.float32)
 
     @abstractmethod
-    def embedded(self, content: Sequence[int]) -> EmbeddedText:
+    def embed_text(self, content: Sequence[int]) -> EmbeddedText:
         """Return the token embeddings of a text, and a function from embeddings to the text's vector.
 
         ``content`` contains the content ids of the text. `EmbeddedText` describes all that is returned.
@@ -179,6 +185,7 @@ class Inspector(ABC):
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[NDArray[np.intp]]:
         """Yield the indices of texts of equal length whose states and attention weights fit into memory."""
+        # Guesses take the place of what the model does not declare.
         config = getattr(self._backbone, "config", None)
         heads = getattr(config, "num_attention_heads", None) or 32
         layers = getattr(config, "num_hidden_layers", None) or 1
@@ -230,9 +237,9 @@ def split_texts(
         Inside(
             labels=labels[row],
             hidden=None if hidden is None else hidden[row].numpy(),
-            attention=None if weights is None else as_numbers(weights[row]),
-            pooled=None if pooled is None else as_numbers(pooled[row]),
-            pooled_by_part=None if pooled_by_part is None else as_numbers(pooled_by_part[row]),
+            attention=None if weights is None else to_numpy(weights[row]),
+            pooled=None if pooled is None else to_numpy(pooled[row]),
+            pooled_by_part=None if pooled_by_part is None else to_numpy(pooled_by_part[row]),
             vector=vector,
         )
         for row, vector in enumerate(vectors)
@@ -259,12 +266,13 @@ class ModuleInspector(Inspector):
         first_module: Any = encoder.model[0]
         self._backbone = getattr(first_module, "model", None)  # the transformer, if there is one
         self._embeddings = input_embeddings(encoder.model)
-        self._length = lambda content: content + encoder.template.overhead
+        self._length = lambda content_length: content_length + encoder.template.overhead
         self.has_layers = not encoder.template.flat
+        # A static model has no pooling module, and a pooling module may join the results of several modes.
         mode = getattr(self._pooling, "pooling_mode", None) if self.has_layers else "mean"
         self.pooling = mode if mode is None or isinstance(mode, str) else "+".join(mode)
 
-    def embedded(self, content: Sequence[int]) -> EmbeddedText:
+    def embed_text(self, content: Sequence[int]) -> EmbeddedText:
         """Return the token embeddings of a text, and a function from embeddings to the text's vector.
 
         ``content`` contains the content ids of the text. `EmbeddedText` describes all that is returned.
@@ -287,7 +295,7 @@ class ModuleInspector(Inspector):
 
         rows = embed(features["input_ids"].reshape(-1))
         padding_id = getattr(self._model.tokenizer, "pad_token_id", None)
-        padding = torch.zeros_like(rows[0])
+        padding = torch.zeros_like(rows[0])  # unless there is a padding token with an embedding
         if padding_id is not None and 0 <= padding_id < len(embeddings.weight):
             padding = embed(torch.tensor([padding_id], device=rows.device))[0]
         content_index = torch.full((len(rows),), -1, device=rows.device)
@@ -297,10 +305,10 @@ class ModuleInspector(Inspector):
             rows=rows,
             padding=padding,
             content_index=content_index,
-            vectors=partial(self._vectors_of_embeddings, features),
+            vectors=partial(self._compute_vectors, features),
         )
 
-    def _vectors_of_embeddings(self, features: dict[str, Any], embeddings: torch.Tensor) -> torch.Tensor:
+    def _compute_vectors(self, features: dict[str, Any], embeddings: torch.Tensor) -> torch.Tensor:
         """Compute the vectors of n texts from the given token embeddings.
 
         The model runs on the inputs of one text, but hooks replace the text's own token embeddings.
@@ -323,9 +331,9 @@ class ModuleInspector(Inspector):
             del module
             before_normalisation.append(inputs[0]["sentence_embedding"])
 
-        tables = _tables_with_weights_of(model, self._embeddings)
+        tables = _find_tables_sharing_weights(model, self._embeddings)
         handles = [table.register_forward_hook(replace_output) for table in tables]
-        final_normalisation = self._final_normalisation()
+        final_normalisation = self._find_final_normalisation()
         if final_normalisation is not None:
             handles.append(final_normalisation.register_forward_pre_hook(keep_input))
         try:
@@ -342,7 +350,7 @@ class ModuleInspector(Inspector):
             vectors = before_normalisation[-1]
         return vectors[:, : model.truncate_dim]
 
-    def _final_normalisation(self) -> Any:
+    def _find_final_normalisation(self) -> Any:
         """Return the first of the `Normalize` modules at the end of the model; None if there are none."""
         from sentence_transformers.sentence_transformer.modules import Normalize
 
@@ -377,7 +385,7 @@ class ModuleInspector(Inspector):
         pooling_inputs: list[dict[str, Any]] = []  # arguments of each call of the pooling module
         with ExitStack() as stack:
             attention_by_layer = stack.enter_context(
-                attention_of(self._backbone, self._attention_sources, is_in_part)
+                collecting_attention(self._backbone, self._attention_sources, is_in_part)
             )
             if hasattr(getattr(self._backbone, "config", None), "output_hidden_states"):
                 # This setting makes sentence-transformers return the hidden states too.
@@ -432,7 +440,7 @@ class ModuleInspector(Inspector):
     @cached_property
     def _attention_sources(self) -> Sources:
         sample = [tuple(self.encoder.usable_entries()[:2])]
-        return attention_sources(
+        return find_attention_sources(
             self._model, self._backbone, lambda: self._model(self.encoder.features(sample))
         )
 

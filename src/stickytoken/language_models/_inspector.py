@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.inspection.attention import Sources, attention_of, attention_sources
+from stickytoken.inspection.attention import Sources, collecting_attention, find_attention_sources
 from stickytoken.inspection.module_embedding import EmbeddedText, Inside, Inspector, expand_rows, split_texts
 from stickytoken.language_models.encoder import CausalPromptEncoder
 from stickytoken.language_models.running.model import PromptedModel, PromptRow
-from stickytoken.language_models.running.steering import PromptBatch, pool_states, prompt_states
+from stickytoken.language_models.running.steering import PromptBatch, compute_prompt_states, pool_states
 from stickytoken.unit_vectors import unit_vectors
 
 
@@ -44,7 +44,7 @@ class PromptInspector(Inspector):
         else:
             self.pooling = "lasttoken of several prompts"
 
-    def embedded(self, content: Sequence[int]) -> EmbeddedText:
+    def embed_text(self, content: Sequence[int]) -> EmbeddedText:
         """Return the token embeddings of a text, and a function from embeddings to the text's vector.
 
         ``content`` contains the content ids of the text. The positions are those of all prompts with the
@@ -54,34 +54,34 @@ class PromptInspector(Inspector):
         prompted = self._prompted
         rows = prompted.rows([ids])
         batches = [prompted.batch(prompted.layout([row])) for row in rows]
-        embedded = torch.cat([batch.embeddings[0] for batch in batches])
+        embeddings = torch.cat([batch.embeddings[0] for batch in batches])  # shape (T, D)
         content_index = torch.cat(
-            [_by_position(prompted, row, range(len(ids)), template_value=-1) for row in rows]
+            [_spread_over_positions(prompted, row, range(len(ids)), template_value=-1) for row in rows]
         )
-        padding = torch.zeros_like(embedded[0])
+        padding = torch.zeros_like(embeddings[0])  # unless there is a padding token with an embedding
         padding_id = prompted.padding_id
         if padding_id is not None and 0 <= padding_id < self._decoder.rows:
-            padding = self._embeddings(torch.tensor([[padding_id]], device=embedded.device))[0, 0]
+            padding = self._embeddings(torch.tensor([[padding_id]], device=embeddings.device))[0, 0]
         return EmbeddedText(
-            rows=embedded,
+            rows=embeddings,
             padding=padding,
-            content_index=content_index.to(embedded.device),
-            vectors=partial(self._vectors_of_embeddings, batches),
+            content_index=content_index.to(embeddings.device),
+            vectors=partial(self._compute_vectors, batches),
         )
 
-    def _vectors_of_embeddings(
-        self, batches: Sequence[PromptBatch], embeddings: torch.Tensor
-    ) -> torch.Tensor:
-        """Compute vectors, shape (n, d), from n versions of a text's token embeddings.
+    def _compute_vectors(self, batches: Sequence[PromptBatch], embeddings: torch.Tensor) -> torch.Tensor:
+        """Compute vectors, shape (n, d), from n versions of a text's token embeddings, shape (n, T, D).
 
         The versions are, for example, points on the path from the reference's embeddings to the text's.
+        ``batches`` has a batch for each prompt, whose only row is the prompt with the text.
 
         Returns:
             The mean over all prompts, without any final normalisation.
         """
-        sizes = [batch.embeddings.shape[1] for batch in batches]
+        lengths = [batch.embeddings.shape[1] for batch in batches]  # they add up to T
         filled = []
-        for batch, batch_embeddings in zip(batches, torch.split(embeddings, sizes, dim=1), strict=True):
+        for batch, batch_embeddings in zip(batches, torch.split(embeddings, lengths, dim=1), strict=True):
+            # Everything but the embeddings is the same for all versions.
             names = ("mask", "positions", "first", "last", "placeholders")
             tensors = expand_rows({name: getattr(batch, name) for name in names}, len(embeddings))
             # Further inputs of some models, which depend only on the ids; see `Decoder.per_layer_inputs`.
@@ -97,7 +97,7 @@ class PromptInspector(Inspector):
     def _attention_sources(self) -> Sources:
         ids = torch.tensor([self.encoder.usable_entries()[:3]], device=self._decoder.device)
         model = self._decoder.model
-        return attention_sources(
+        return find_attention_sources(
             model, model, lambda: model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
         )
 
@@ -108,7 +108,7 @@ class PromptInspector(Inspector):
             self._look_at_prompt(prompt, contents, labels, around_label)
             for prompt in range(len(self._prompted.prompts))
         ]
-        return [self._join(prompts) for prompts in zip(*by_prompt, strict=True)]
+        return [self._join_prompts(insides_of_text) for insides_of_text in zip(*by_prompt, strict=True)]
 
     def _look_at_prompt(
         self,
@@ -128,7 +128,7 @@ class PromptInspector(Inspector):
         rows = [PromptRow(prompt_index, content) for content in contents]
         part_labels = torch.stack(
             [
-                _by_position(prompted, row, row_labels, template_value=around_label)
+                _spread_over_positions(prompted, row, row_labels, template_value=around_label)
                 for row, row_labels in zip(rows, labels, strict=True)
             ]
         )
@@ -138,8 +138,8 @@ class PromptInspector(Inspector):
         # The vector is read after this number of layers. The model may have more layers, which are not run.
         reading_layer = prompted.layer_count
         model = self._decoder.model
-        with attention_of(model, self._attention_sources, members) as attention_by_layer:
-            states = prompt_states(self._decoder, batch, range(reading_layer + 1))
+        with collecting_attention(model, self._attention_sources, members) as attention_by_layer:
+            states = compute_prompt_states(self._decoder, batch, range(reading_layer + 1))
         read_states = states[reading_layer]
         part_masks = members.to(read_states).unbind(dim=-1)
         # Pooling is linear, so the results for the states of single parts add up to the pooled states.
@@ -160,40 +160,47 @@ class PromptInspector(Inspector):
             vectors=pooled.cpu().numpy(),
         )
 
-    def _join(self, prompts: Sequence[Inside]) -> Inside:
-        """Return the internal states for one text, from those in each of the prompts."""
-        vector = np.stack([prompt.vector for prompt in prompts]).mean(axis=0)
-        hidden = [prompt.hidden for prompt in prompts if prompt.hidden is not None]
-        pooled = [prompt.pooled for prompt in prompts if prompt.pooled is not None]
-        pooled_by_part = [prompt.pooled_by_part for prompt in prompts if prompt.pooled_by_part is not None]
+    def _join_prompts(self, insides: Sequence[Inside]) -> Inside:
+        """Return the internal states for one text, from those in each of the prompts.
+
+        The positions of all prompts are joined, and vectors and pooled states are averaged.
+        """
+        vector = np.stack([inside.vector for inside in insides]).mean(axis=0)
+        hidden = [inside.hidden for inside in insides if inside.hidden is not None]
+        pooled = [inside.pooled for inside in insides if inside.pooled is not None]
+        pooled_by_part = [inside.pooled_by_part for inside in insides if inside.pooled_by_part is not None]
         return Inside(
-            labels=np.concatenate([prompt.labels for prompt in prompts]),
-            hidden=np.concatenate(hidden, axis=1) if len(hidden) == len(prompts) else None,
-            attention=_mean_attention(prompts),
+            labels=np.concatenate([inside.labels for inside in insides]),
+            hidden=np.concatenate(hidden, axis=1) if len(hidden) == len(insides) else None,
+            attention=_average_attention(insides),
             pooled=np.stack(pooled).mean(axis=0),
             pooled_by_part=np.stack(pooled_by_part).mean(axis=0),
             vector=unit_vectors(vector) if self.encoder.normalizes else vector,
         )
 
 
-def _mean_attention(prompts: Sequence[Inside]) -> NDArray[np.float64] | None:
-    """Return the mean over prompts, weighted by how many positions the attending part has in each."""
-    weights = [prompt.attention for prompt in prompts if prompt.attention is not None]
-    if len(weights) != len(prompts):
+def _average_attention(insides: Sequence[Inside]) -> NDArray[np.float64] | None:
+    """Return the mean over prompts, weighted by how many positions the attending part has in each.
+
+    The shape is that of `Inside.attention`: (layers, heads, attending parts, attended parts).
+    """
+    weights = [inside.attention for inside in insides if inside.attention is not None]
+    if len(weights) != len(insides):
         return None
     part_count = weights[0].shape[-1]
-    counts = np.array([np.bincount(prompt.labels, minlength=part_count) for prompt in prompts])
+    # Positions of each part in each prompt, shape (prompts, parts).
+    counts = np.array([np.bincount(inside.labels, minlength=part_count) for inside in insides])
     # If a part has no positions in a prompt, its weights there are NaN. Treat them as 0.
     sums: NDArray[np.float64] = sum(
         np.nan_to_num(prompt_weights) * prompt_counts[:, None]
         for prompt_weights, prompt_counts in zip(weights, counts, strict=True)
     )
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore"):  # a part without positions in any prompt has the mean 0 / 0, NaN
         means: NDArray[np.float64] = sums / counts.sum(axis=0)[:, None]
     return means
 
 
-def _by_position(
+def _spread_over_positions(
     model: PromptedModel, row: PromptRow, values: Sequence[int], template_value: int
 ) -> torch.Tensor:
     """Return a tensor with one value per position of a prompt that contains a text, shape (T,).

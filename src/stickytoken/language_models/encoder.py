@@ -21,7 +21,7 @@ from stickytoken.language_models.reading import Reading
 from stickytoken.language_models.running.decoder import find_decoder
 from stickytoken.language_models.running.model import PromptedModel, PromptRow
 from stickytoken.language_models.running.runner import PromptRunner
-from stickytoken.language_models.running.tokenization import OwnTokenizer, PromptVocabulary, own_tokenizer
+from stickytoken.language_models.running.tokenization import OwnTokenizer, PromptVocabulary, copy_tokenizer
 from stickytoken.machine import Precision
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ class CausalPromptEncoder(ModelEncoder):
         self._requested_length = max_length
         self._reuse_limits = reuse
         self._decoder = find_decoder(model, name)
-        # Copies of the user's tokenizer, keyed by whether the placeholder was added to the copy.
+        # Copies of the user's tokenizer, keyed by whether the placeholder was added to the copy. Without it,
+        # the copy has the vocabulary that is searched for sticky tokens.
         self._tokenizers: dict[bool, OwnTokenizer] = {}
         super().__init__(self._decoder.model, name, precision)
 
@@ -100,7 +101,7 @@ class CausalPromptEncoder(ModelEncoder):
         Copying takes seconds, so each copy is made only once.
         """
         if with_placeholder not in self._tokenizers:
-            copied = own_tokenizer(self.user_tokenizer, self.name, with_placeholder)
+            copied = copy_tokenizer(self.user_tokenizer, self.name, with_placeholder)
             self._tokenizers[with_placeholder] = copied
         return self._tokenizers[with_placeholder]
 
@@ -110,6 +111,7 @@ class CausalPromptEncoder(ModelEncoder):
         )
 
     def _settings(self) -> tuple[object, ...]:
+        # The maximum length, and which ids can be read, depend on these.
         return (getattr(self.user_tokenizer, "model_max_length", None), self._decoder.rows)
 
     def _reconfigure(self) -> None:
@@ -135,10 +137,9 @@ class CausalPromptEncoder(ModelEncoder):
         return dtype
 
     def _measure_dimension(self) -> int:
+        any_row = PromptRow(prompt=0, content=(0,))
         with computing(self._network):
-            return int(
-                self._runner.forward([PromptRow(0, (0,))], None, [self.prompted.layer_count]).shape[-1]
-            )
+            return int(self._runner.forward([any_row], None, [self.prompted.layer_count]).shape[-1])
 
     def _modules_hash_and_prompt(self) -> tuple[str, str]:
         """Return the sha256 of all settings that affect states or vectors, and the templates as JSON."""
@@ -160,7 +161,8 @@ class CausalPromptEncoder(ModelEncoder):
         }
         prompt = self.reading.prompt
         templates = [
-            prompt.pieces(template, prepending=prepending is not None) for template in prompt.templates
+            prompt.split_template(template, prepending=prepending is not None)
+            for template in prompt.templates
         ]
         text = json.dumps(description, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest(), json.dumps(templates)
@@ -202,11 +204,12 @@ class CausalPromptEncoder(ModelEncoder):
     def fits(self, ids: Sequence[int]) -> bool:
         if self.max_length is not None and self.prompted.length(len(ids)) > self.max_length:
             return False
+        # Apart from the placeholder, the known ids are consecutive, so the smallest and the largest suffice.
         return self.prompted.knows(min(ids, default=0)) and self.prompted.knows(max(ids, default=0))
 
     def encode_layers(self, texts: Sequence[str], layers: Sequence[int]) -> NDArray[np.float32]:
         """Return the vectors after each of several layers, shape (texts, layers, d), computed in one pass."""
-        layer_counts = [self._decoder.layer_count_until(layer) for layer in layers]
+        layer_counts = [self._decoder.count_layers_until(layer) for layer in layers]
         contents = [text.ids for text in self.tokenize(texts)]
         for text, content in zip(texts, contents, strict=True):
             self.check_input(content, partial(quote_text, text))

@@ -45,7 +45,7 @@ def load_language_model(source: ModelSource, spec: EncoderSpec, saved_modules: l
 
     from stickytoken.language_models.encoder import CausalPromptEncoder
     from stickytoken.language_models.module import CausalPrompt
-    from stickytoken.language_models.reading import reading_for
+    from stickytoken.language_models.reading import make_reading
     from stickytoken.language_models.running.decoder import find_decoder
 
     for option in ("prompt_name", "query_prompt"):
@@ -87,7 +87,7 @@ def load_language_model(source: ModelSource, spec: EncoderSpec, saved_modules: l
     if spec.precision is not None:
         resolution.require_cuda(model.device.type, source.name)
     # `reading` has the options with defaults for this model; `layer_choice` says where the layer comes from.
-    reading, layer_choice = reading_for(find_decoder(model, source.name), prompt, options)
+    reading, layer_choice = make_reading(find_decoder(model, source.name), prompt, options)
     encoder = CausalPromptEncoder(
         model,
         tokenizer,

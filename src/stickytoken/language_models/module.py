@@ -10,11 +10,11 @@ from sentence_transformers.base.modules import InputModule
 
 from stickytoken.errors import EncodingError, InputError
 from stickytoken.language_models.prompts import Prompt, find_prompt
-from stickytoken.language_models.reading import Reading, reading_for
+from stickytoken.language_models.reading import Reading, make_reading
 from stickytoken.language_models.running.decoder import find_decoder
 from stickytoken.language_models.running.model import Features, PromptedModel
 from stickytoken.language_models.running.steering import pool_states
-from stickytoken.language_models.running.tokenization import own_tokenizer
+from stickytoken.language_models.running.tokenization import copy_tokenizer
 from stickytoken.settings.prompting import Prompting
 
 __all__ = ["CausalPrompt"]
@@ -57,8 +57,8 @@ class CausalPrompt(InputModule):
         name = getattr(getattr(model, "config", None), "_name_or_path", "") or type(model).__name__
         options = Prompting(**settings)
         decoder = find_decoder(self.model, name)
-        reading, _layer_choice = reading_for(decoder, find_prompt(prompt), options)
-        tokenizer_copy = own_tokenizer(tokenizer, name, options.token_prepending)
+        reading, _layer_choice = make_reading(decoder, find_prompt(prompt), options)
+        tokenizer_copy = copy_tokenizer(tokenizer, name, options.token_prepending)
         self._prompted = PromptedModel(decoder, reading, tokenizer_copy)
         self.max_seq_length = self._prompted.find_max_length(tokenizer)
 

@@ -47,22 +47,24 @@ class Prompt:
     @property
     def quoted(self) -> bool:
         """Whether every template quotes the sentence; if so, the sentence must be cleaned."""
-        return all(_QUOTED_SENTENCE in _without_placeholder(template) for template in self.templates)
+        return all(_QUOTED_SENTENCE in _remove_placeholder(template) for template in self.templates)
 
-    def pieces(self, template: str, *, prepending: bool) -> tuple[str, ...]:
+    def split_template(self, template: str, *, prepending: bool) -> tuple[str, ...]:
         """Return the parts of a template around the sentence: two parts, or three for an echo.
 
         With token prepending, a template that has no placeholder gets one before the sentence.
         """
         if not prepending:
-            template = _without_placeholder(template)
+            template = _remove_placeholder(template)
         elif PLACEHOLDER not in template:
+            # It goes before the quotation mark, if the sentence has one.
             sentence = _QUOTED_SENTENCE if _QUOTED_SENTENCE in template else SENTENCE
             template = template.replace(sentence, f"{PLACEHOLDER} {sentence}", 1)
         return tuple(template.strip().split(SENTENCE))
 
 
-def _without_placeholder(template: str) -> str:
+def _remove_placeholder(template: str) -> str:
+    # The space behind the placeholder goes with it, if there is one.
     return template.replace(f"{PLACEHOLDER} ", "").replace(PLACEHOLDER, "")
 
 
@@ -159,7 +161,10 @@ def clean_sentence(text: str) -> str:
     return text[:-1] + "." if text.endswith("?") else text
 
 
-def reachable_text(text: str, *, quoted: bool) -> str:
-    """Return a text as it is inside a cleaned sentence; ``quoted`` is whether the prompt quotes sentences."""
+def clean_inner_text(text: str, *, quoted: bool) -> str:
+    """Return a part of a sentence, such as the text of a token, as it is after the sentence is cleaned.
+
+    ``quoted`` says whether the prompt quotes sentences.
+    """
     text = _OTHER_SPACE.sub(" ", text)
     return text.replace('"', "'") if quoted else text

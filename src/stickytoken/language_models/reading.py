@@ -107,36 +107,36 @@ _READ_LATER = ("ke", "ck")
 _SECOND_TO_LAST = -2
 
 
-def _preset_of(decoder: Decoder, prompt: Prompt) -> _Preset:
+def _find_preset(decoder: Decoder, prompt: Prompt) -> _Preset:
     """Return the settings published for a model and prompt, or else the scaled settings of Llama 2 7B.
 
     The model is recognized by its family and its number of layers. The settings are the layers of token
     prepending and the layer after which the vector is read.
     """
     config = decoder.model.config
-    count = len(decoder.layers)
+    layer_count = len(decoder.layers)
     family = config.model_type
     # Llama 3 8B and Llama 2 7B have the same family name and number of layers, but different vocabularies.
-    if (family, count) == ("llama", 32) and config.vocab_size >= _LLAMA_3_VOCABULARY:
+    if (family, layer_count) == ("llama", 32) and config.vocab_size >= _LLAMA_3_VOCABULARY:
         family = "llama 3"
-    if (family, count) in _PUBLISHED:
-        start, end, layer = _PUBLISHED[family, count]
+    if (family, layer_count) in _PUBLISHED:
+        start, end, layer = _PUBLISHED[family, layer_count]
         if prompt.name in _READ_LATER:  # published for these prompts, whatever the model
             layer = _SECOND_TO_LAST
         published = prompt.name in _PUBLISHED_PROMPTS
     else:  # no settings were published for this model
-        start = min(1, count - 1)
-        end = max(2, _at_depth(_LLAMA_2_EXIT, count))
-        layer = max(1, _at_depth(_LLAMA_2_READ, count))
+        start = min(1, layer_count - 1)
+        end = max(2, _scale_layer(_LLAMA_2_EXIT, layer_count))
+        layer = max(1, _scale_layer(_LLAMA_2_READ, layer_count))
         published = False
     return _Preset(start=start, exit=end, layer=layer, published=published)
 
 
-def _at_depth(layer: int, count: int) -> int:
-    return round(layer * count / _LLAMA_2_LAYERS)
+def _scale_layer(llama_2_layer: int, layer_count: int) -> int:
+    return round(llama_2_layer * layer_count / _LLAMA_2_LAYERS)  # the layer at the same relative depth
 
 
-def reading_for(decoder: Decoder, prompt: Prompt, options: Prompting) -> tuple[Reading, LayerChoice]:
+def make_reading(decoder: Decoder, prompt: Prompt, options: Prompting) -> tuple[Reading, LayerChoice]:
     """Complete the user's options with defaults.
 
     Returns:
@@ -152,7 +152,7 @@ def reading_for(decoder: Decoder, prompt: Prompt, options: Prompting) -> tuple[R
             "start and exit are the layers of token prepending, which is off: turn on token prepending, or "
             "leave them out"
         )
-    preset = _preset_of(decoder, prompt)
+    preset = _find_preset(decoder, prompt)
     if options.layer is not None:
         layer = options.layer
         choice = LayerChoice.GIVEN

@@ -141,7 +141,7 @@ def weights_fingerprint(model: torch.nn.Module) -> str:
 
     fingerprint = hashlib.sha256()
     for key, value in sorted(model.state_dict().items()):
-        for tensor in _tensors(value):
+        for tensor in _find_tensors(value):
             if tensor.is_meta:
                 raise ModelError(
                     f"the weights {key} are offloaded, not in memory, so the model cannot be identified: "
@@ -153,15 +153,16 @@ def weights_fingerprint(model: torch.nn.Module) -> str:
     return fingerprint.hexdigest()
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
+def _find_tensors(value: Any) -> Iterator[torch.Tensor]:
     """Yield the tensors in a value of a state dict; a quantized one is yielded as its integers and scales."""
     import torch
 
     if isinstance(value, (tuple, list)):
         for item in value:
-            yield from _tensors(item)
+            yield from _find_tensors(item)
     elif isinstance(value, torch.Tensor) and value.is_quantized:
         yield value.int_repr()
+        # One scale for each channel, or a single one.
         per_channel = value.qscheme() in (torch.per_channel_affine, torch.per_channel_symmetric)
         yield value.q_per_channel_scales() if per_channel else torch.tensor(value.q_scale())
     elif isinstance(value, torch.Tensor):
@@ -183,29 +184,29 @@ def modules_fingerprint(model: SentenceTransformer) -> str:
             continue
         settings = {key: getattr(module, key, None) for key in getattr(module, "config_keys", ())}
         if hasattr(getattr(module, "config", None), "to_dict"):
-            settings["config"] = _without_cache(config_of(module))
+            settings["config"] = _ignore_use_of_cache(config_of(module))
         description.append([name, type(module).__name__, settings])
     description.append(["truncate_dim", model.truncate_dim])
-    description += _route_in_description(model)
-    content = json.dumps(_with_plain_keys(description), sort_keys=True, default=str)
+    description += _describe_route(model)
+    content = json.dumps(_make_keys_plain(description), sort_keys=True, default=str)
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def _with_plain_keys(value: Any) -> Any:
+def _make_keys_plain(value: Any) -> Any:
     # JSON objects have no tuples as keys, as the settings of a Router have.
     if isinstance(value, list):
-        return [_with_plain_keys(item) for item in value]
+        return [_make_keys_plain(item) for item in value]
     if not isinstance(value, dict):
         return value
     plain: dict[Any, Any] = {}
     for key, item in value.items():
         plain_key = str(key) if isinstance(key, tuple) else key
-        plain[plain_key] = _with_plain_keys(item)
+        plain[plain_key] = _make_keys_plain(item)
     return plain
 
 
-def _route_in_description(model: SentenceTransformer) -> list[list[Any]]:
-    # A model without routes has no such item.
+def _describe_route(model: SentenceTransformer) -> list[list[Any]]:
+    # A list with one item, or an empty one for a model without routes.
     from stickytoken.encoders.inputs.routes import RoutedModel
 
     if not isinstance(model, RoutedModel):
@@ -213,12 +214,12 @@ def _route_in_description(model: SentenceTransformer) -> list[list[Any]]:
     return [["route", model.route, model.task if model.task_matters else None]]
 
 
-def _without_cache(config: dict[str, Any]) -> dict[str, Any]:
+def _ignore_use_of_cache(config: dict[str, Any]) -> dict[str, Any]:
     # `use_cache` says whether keys and values are returned, which changes no vector.
     settings: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, dict):
-            settings[key] = _without_cache(value)
+            settings[key] = _ignore_use_of_cache(value)
         else:
             settings[key] = False if key == "use_cache" else value
     return settings

@@ -74,7 +74,8 @@ def worker_count(model: torch.nn.Module) -> int:
 def _is_stateless(module: torch.nn.Module) -> bool:
     # torch has no public way to ask for the hooks of a module.
     has_hooks = bool(module._forward_hooks or module._forward_pre_hooks)
-    return f"{type(module).__module__}.".startswith(_STATELESS) and not has_hooks
+    module_name = f"{type(module).__module__}."  # with the dot, it also matches if it is listed itself
+    return module_name.startswith(_STATELESS) and not has_hooks
 
 
 def compute_all(compute: Callable[[Any], Any], items: Sequence[Any], workers: int) -> list[Any]:
@@ -166,6 +167,7 @@ class BatchEngine:
             batches = equal_length_batches(lengths, min(self.token_budget, tokens_per_batch))
             outputs = compute_all(lambda batch: compute(batch).numpy(), batches, workers)
         results = np.empty((len(lengths), *outputs[0].shape[1:]), dtype=np.float32)
+        # A batch holds the indices of its inputs, so this puts the outputs into the order of the inputs.
         results[np.concatenate(batches)] = np.concatenate(outputs)
         return results
 
@@ -179,7 +181,7 @@ class BatchEngine:
         batches: list[NDArray[np.intp]] = []
         outputs: list[NDArray[np.float32]] = []
         waiting = deque(equal_length_batches(lengths, self.token_budget))
-        in_flight: deque[torch.Tensor] = deque()
+        in_flight: deque[torch.Tensor] = deque()  # launched on the device, but not read yet
         while waiting or in_flight:
             if not waiting or len(in_flight) == _BATCHES_IN_FLIGHT:
                 outputs.append(in_flight.popleft().cpu().numpy())
@@ -189,7 +191,7 @@ class BatchEngine:
                 in_flight.append(compute(batch))
                 batches.append(batch)
             except torch.OutOfMemoryError as error:
-                self._lower_budget(batch, lengths[batch[0]], error)
+                self._lower_budget(batch, lengths[batch[0]], error)  # raises an error for a single input
                 waiting.extendleft(reversed(np.array_split(batch, 2)))
         return batches, outputs
 
@@ -224,13 +226,14 @@ class BatchRunner(BatchEngine):
         if self._requested_budget:
             budget = self._requested_budget
         elif self.device.type == "cuda":
-            budget = self._budget_by_memory()
+            budget = self._measure_budget()
         else:
             budget = super().token_budget
         _LOG.info("%s: batches of at most %d tokens on %s", self.name, budget, self.device)
         return budget
 
-    def _budget_by_memory(self) -> int:
+    def _measure_budget(self) -> int:
+        """Return how many tokens fit into a share of the GPU's free memory, by the memory of a trial."""
         overhead = self._template.overhead
         length = min(_TRIAL_LENGTH, (self._model.max_seq_length or _TRIAL_LENGTH) - overhead)
         trial = [(0,) * max(1, length)] * _TRIAL_TEXTS
@@ -256,9 +259,9 @@ class BatchRunner(BatchEngine):
 
     def launch(self, contents: Sequence[tuple[int, ...]]) -> torch.Tensor:
         """Return the vectors of equally long content id sequences, shape (n, d), on the model's device."""
-        return self._output(self.features(contents))[:, : self._model.truncate_dim]
+        return self._run_model(self.features(contents))[:, : self._model.truncate_dim]
 
-    def _output(self, features: dict[str, Any]) -> torch.Tensor:
+    def _run_model(self, features: dict[str, Any]) -> torch.Tensor:
         """Run the model and return its vectors; raise a short error if it fails or returns none."""
         try:
             output = self._model(features)
@@ -309,7 +312,7 @@ class BatchRunner(BatchEngine):
 
     def _send(self, tensor: torch.Tensor) -> torch.Tensor:
         if self.device.type == "cuda":
-            tensor = tensor.pin_memory()
+            tensor = tensor.pin_memory()  # a copy from pinned memory does not block the CPU
         return tensor.to(self.device, non_blocking=True)
 
 
@@ -319,4 +322,4 @@ def pools_by(model: SentenceTransformer, mode: str) -> bool:
 
     if len(model) < 2 or not isinstance(model[0], Transformer) or not isinstance(model[1], Pooling):
         return False
-    return model[1].pooling_mode in (mode, (mode,), [mode])
+    return model[1].pooling_mode in (mode, (mode,), [mode])  # a name or a sequence of names

@@ -44,9 +44,10 @@ def require_precision(model: torch.nn.Module, precision: Precision, name: str) -
 
 
 def arithmetic(model: torch.nn.Module, precision: Precision | None) -> Arithmetic:
-    """Return a function that returns a context manager.
+    """Return a function whose context managers make the model compute at a precision.
 
-    Inside ``with arithmetic(...)():``, the model computes at the given precision; if it is None, at its own.
+    A context manager serves only once, so each ``with arithmetic(...)():`` makes a new one. If the precision
+    is None, the model computes at its own.
     """
     if precision is None:
         return nullcontext
@@ -55,12 +56,12 @@ def arithmetic(model: torch.nn.Module, precision: Precision | None) -> Arithmeti
     dtype = getattr(torch, precision)
     device = next(model.parameters()).device.type
     if device == "cpu":
-        return lambda: _on_cpu(dtype)
+        return lambda: _computing_on_cpu(dtype)
     return lambda: torch.autocast(device, dtype=dtype)
 
 
 @contextmanager
-def _on_cpu(dtype: torch.dtype) -> Iterator[None]:
+def _computing_on_cpu(dtype: torch.dtype) -> Iterator[None]:
     # Only oneDNN has fast kernels for bfloat16.
     with onednn_enabled(True), torch.autocast("cpu", dtype=dtype):
         yield
@@ -77,9 +78,11 @@ def require_agreement(
         precision: the lower precision, for the message.
         name: name of the model, for the message.
     """
-    lengths = np.linalg.norm(exact, axis=1) * np.linalg.norm(lower, axis=1)
+    products_of_norms = np.linalg.norm(exact, axis=1) * np.linalg.norm(lower, axis=1)
     products = (exact * lower).sum(axis=1)
-    agreement = float(np.mean(products / np.maximum(lengths, np.finfo(np.float32).tiny)))
+    # The maximum avoids a division by zero.
+    cosines = products / np.maximum(products_of_norms, np.finfo(np.float32).tiny)
+    agreement = float(np.mean(cosines))
     # If a vector is not finite, the agreement is NaN. Every comparison with NaN is false, so `<` would accept
     # it.
     if not agreement >= _MIN_AGREEMENT:

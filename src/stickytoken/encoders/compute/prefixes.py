@@ -107,7 +107,7 @@ def levels(roots: Sequence[Branch]) -> Iterator[list[Branch]]:
         level = [child for branch in level for child in branch.children.values()]
 
 
-def _branches(roots: Sequence[Branch]) -> Iterator[Branch]:
+def _walk_branches(roots: Sequence[Branch]) -> Iterator[Branch]:
     for level in levels(roots):
         yield from level
 
@@ -234,7 +234,7 @@ class PrefixReuse:
             The vectors, shape (inputs, d); None if trees save too little, change the vectors of the samples,
             or have run out of memory, in this call or in an earlier one. Also None if an input has no tokens.
         """
-        roots = self._trees_if_cheaper(contents, cached) if self.memory_left else None
+        roots = self._build_trees_if_cheaper(contents, cached) if self.memory_left else None
         if not roots or not self._trees_are_exact:
             return None
         try:
@@ -249,20 +249,26 @@ class PrefixReuse:
 
     @cached_property
     def _trees_are_exact(self) -> bool:
-        roots = self._trees_if_cheaper(self.samples)
+        roots = self._build_trees_if_cheaper(self.samples)
         if roots is None:  # the samples have no trees, so nothing can be compared
             return False
         vectors = self.vectors_of_trees(roots, len(self.samples))
         return agree(vectors, self.plain_vectors(self.samples), self.rounding)
 
-    def _trees_if_cheaper(self, contents: Sequence[tuple[int, ...]], cached: int = 0) -> list[Branch] | None:
+    def _build_trees_if_cheaper(
+        self, contents: Sequence[tuple[int, ...]], cached: int = 0
+    ) -> list[Branch] | None:
+        """Return the trees of inputs, without the tokens after the content, if they save enough tokens.
+
+        ``cached`` is the number of tokens per input that a computation without trees would skip.
+        """
         inputs = [(*self.before, *content) for content in contents]
         if not all(inputs):  # an input without tokens has no place in a tree
             return None
         roots = build_trees(inputs)
         # Trees do not use the cached states, so only a computation without trees skips the cached tokens.
         plain_tokens = sum(map(len, inputs)) + (len(self.after) - cached) * len(inputs)
-        tree_tokens = sum(len(branch.tokens) for branch in _branches(roots))
+        tree_tokens = sum(len(branch.tokens) for branch in _walk_branches(roots))
         # The template's tokens after the content are not in the trees, and are computed for every input.
         computed_tokens = tree_tokens + len(self.after) * len(inputs)
         return roots if computed_tokens <= self.limits.tree_share * plain_tokens else None
@@ -271,10 +277,10 @@ class PrefixReuse:
         """Return the vectors of the ``count`` inputs in these trees, shape (count, d), in input order."""
         vectors: NDArray[np.float32] | None = None
         # Compute a few trees at a time, since the keys and values of a tree stay in memory until it is done.
-        for group in _groups(roots, self.engine.token_budget):
+        for group in _group_trees(roots, self.engine.token_budget):
             keys_and_values: dict[Branch, KeysAndValues] = {}
             for level in levels(group):  # parents first, because a branch needs the keys of its parent
-                for branches in _batches(level, len(self.after), self.engine.token_budget):
+                for branches in _divide_into_batches(level, len(self.after), self.engine.token_budget):
                     batch_vectors = self._run_batch(branches, keys_and_values)
                     if vectors is None:
                         vectors = np.empty((count, batch_vectors.shape[1]), dtype=np.float32)
@@ -285,7 +291,7 @@ class PrefixReuse:
     def _run_batch(
         self, branches: Sequence[Branch], keys_and_values: dict[Branch, KeysAndValues]
     ) -> NDArray[np.float32]:
-        """Compute branches of the same shape (see `_batches`) in one forward pass.
+        """Compute branches of the same shape (see `_divide_into_batches`) in one forward pass.
 
         Each row of the batch holds the tokens of one branch, followed by a suffix for each input that ends on
         the branch. The suffix consists of the template's tokens after the content. Tokens before the branch
@@ -300,12 +306,12 @@ class PrefixReuse:
         input_lengths = branches[0].input_lengths
         device = self.backbone.get_input_embeddings().weight.device
         ids = [branch.tokens + self.after * len(input_lengths) for branch in branches]
-        positions, attends = _positions_and_attention(start, size, input_lengths, len(self.after))
-        cache = _cache_of_parents(branches, keys_and_values)
+        positions, attends = _lay_out_row(start, size, input_lengths, len(self.after))
+        cache = _make_cache_of_parents(branches, keys_and_values)
         states = self.states_of(
             {
                 "input_ids": torch.tensor(ids, dtype=torch.long, device=device),
-                "attention_mask": self._masks(positions.to(device), attends.to(device)),
+                "attention_mask": self._make_masks(positions.to(device), attends.to(device)),
                 "position_ids": positions[None, start:].to(device),
                 "past_key_values": cache,
                 "use_cache": True,
@@ -313,7 +319,7 @@ class PrefixReuse:
         )
         for row, branch in enumerate(branches):
             if branch.children:
-                keys_and_values[branch] = _row_of_cache(cache, row, branch.length)
+                keys_and_values[branch] = _take_row_of_cache(cache, row, branch.length)
         if self.after:
             # The last token of an input is the last token of its suffix. For example, in a row with 3 branch
             # tokens and two suffixes of 2 tokens, the last tokens of the suffixes have the indices 4 and 6.
@@ -325,7 +331,7 @@ class PrefixReuse:
         vectors = self.vectors_of_states(last_states[:, None]).float()
         return vectors.cpu().numpy()
 
-    def _masks(self, positions: torch.Tensor, attends: torch.Tensor) -> Any:
+    def _make_masks(self, positions: torch.Tensor, attends: torch.Tensor) -> Any:
         """Return additive attention masks, shape (1, 1, new tokens, tokens).
 
         An entry is 0 if the token of its row attends to the token of its column; otherwise, it is the lowest
@@ -343,18 +349,19 @@ class PrefixReuse:
             positions_of_new_tokens = positions[-len(attends) :]
             distances = positions_of_new_tokens[:, None] - positions[None, :]
             attends_nearby = attends & (distances < window)
-        full = self._additive(attends)
-        sliding = self._additive(attends_nearby)
+        full = self._make_additive(attends)
+        sliding = self._make_additive(attends_nearby)
         if expected_form == _MASK_BY_KIND:  # some layers have full attention, and others a sliding window
             return {"full_attention": full, "sliding_attention": sliding}
         return sliding if expected_form == _SLIDING_MASK else full
 
-    def _additive(self, attends: torch.Tensor) -> torch.Tensor:
+    def _make_additive(self, attends: torch.Tensor) -> torch.Tensor:
         dtype = self.backbone.dtype
+        # Masks are added to the scores of attention, so a very low number hides a token.
         return torch.where(attends, 0.0, torch.finfo(dtype).min).to(dtype)[None, None]
 
 
-def _cache_of_parents(branches: Sequence[Branch], keys_and_values: dict[Branch, KeysAndValues]) -> Any:
+def _make_cache_of_parents(branches: Sequence[Branch], keys_and_values: dict[Branch, KeysAndValues]) -> Any:
     """Return a cache with the keys and values of the tokens before the branches, one row per branch.
 
     All branches start after the same number of tokens. The cache is empty if the branches are roots.
@@ -367,7 +374,7 @@ def _cache_of_parents(branches: Sequence[Branch], keys_and_values: dict[Branch, 
         return cache
     of_parents = [keys_and_values[branch.parent] for branch in branches if branch.parent is not None]
 
-    def stacked(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    def stack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the first ``start`` tokens of each parent's tensor, shape (branches, heads, start, d)."""
         if all(parent is of_parents[0] for parent in of_parents):
             # All branches have the same parent, so its tensor is expanded instead of copied.
@@ -375,24 +382,25 @@ def _cache_of_parents(branches: Sequence[Branch], keys_and_values: dict[Branch, 
         return torch.stack([tensor[:, :start] for tensor in tensors])
 
     for layer in range(len(of_parents[0])):
-        keys = stacked([parent[layer][0] for parent in of_parents])
-        values = stacked([parent[layer][1] for parent in of_parents])
+        keys = stack([parent[layer][0] for parent in of_parents])
+        values = stack([parent[layer][1] for parent in of_parents])
         cache.update(keys, values, layer)
     return cache
 
 
-def _row_of_cache(cache: Any, row: int, length: int) -> KeysAndValues:
+def _take_row_of_cache(cache: Any, row: int, length: int) -> KeysAndValues:
+    # Of keys and values of shape (rows, heads, tokens, d), the first tokens of one row.
     return [(layer.keys[row, :, :length], layer.values[row, :, :length]) for layer in cache.layers]
 
 
-def _groups(roots: Sequence[Branch], token_budget: int) -> Iterator[list[Branch]]:
+def _group_trees(roots: Sequence[Branch], token_budget: int) -> Iterator[list[Branch]]:
     """Divide trees into groups whose keys and values fit into memory together."""
     group: list[Branch] = []
-    group_tokens = 0
+    group_tokens = 0  # tokens whose keys and values the trees of the group keep
     for root in roots:
         # Keys and values are kept only for branches with children: those of the branch and of all tokens
         # before it.
-        held_tokens = sum(branch.length for branch in _branches([root]) if branch.children)
+        held_tokens = sum(branch.length for branch in _walk_branches([root]) if branch.children)
         if group and group_tokens + held_tokens > token_budget:
             yield group
             group = []
@@ -403,7 +411,9 @@ def _groups(roots: Sequence[Branch], token_budget: int) -> Iterator[list[Branch]
         yield group
 
 
-def _batches(level: Sequence[Branch], after_size: int, token_budget: int) -> Iterator[list[Branch]]:
+def _divide_into_batches(
+    level: Sequence[Branch], after_size: int, token_budget: int
+) -> Iterator[list[Branch]]:
     """Divide branches into batches of branches with the same shape, which can run in one forward pass.
 
     The shape of a branch consists of the number of tokens before the branch, the number of tokens in the
@@ -421,7 +431,7 @@ def _batches(level: Sequence[Branch], after_size: int, token_budget: int) -> Ite
             yield branches[first : first + batch_size]
 
 
-def _positions_and_attention(
+def _lay_out_row(
     start: int, size: int, input_lengths: tuple[int, ...], after_size: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the position of each token in a row of a batch, and which tokens each new token attends to.

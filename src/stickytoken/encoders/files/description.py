@@ -64,26 +64,26 @@ def require_single_vectors(folder: Path, name: str) -> None:
             is.
     """
     # The settings of sentence-transformers, not the config.json of transformers.
-    settings = _json_or_none(folder / _SETTINGS_FILE)
+    settings = _read_json_or_none(folder / _SETTINGS_FILE)
     model_type = str(settings.get("model_type", "")) if isinstance(settings, dict) else ""
     if model_type.lower() in _MODEL_TYPES:
         evidence = f"model_type {model_type} in {_SETTINGS_FILE}"
-        raise _unsupported_error(_MODEL_TYPES[model_type.lower()], name, evidence)
+        raise _make_unsupported_error(_MODEL_TYPES[model_type.lower()], name, evidence)
     for module_type in module_types(folder):
         for marker, kind in _MODULE_TYPES.items():
             if marker in module_type:
-                raise _unsupported_error(kind, name, f"its module {module_type}")
+                raise _make_unsupported_error(kind, name, f"its module {module_type}")
     has_modules = (folder / MODULES_FILE).is_file()
     if not has_modules:  # a plain transformers model
-        architecture = _architecture(folder)
+        architecture = _read_architecture(folder)
         if architecture.endswith("ForSequenceClassification"):
-            raise _unsupported_error(_CLASSIFIER, name, architecture)
+            raise _make_unsupported_error(_CLASSIFIER, name, architecture)
         if architecture in _ARCHITECTURES:
-            raise _unsupported_error(_ARCHITECTURES[architecture], name, architecture)
+            raise _make_unsupported_error(_ARCHITECTURES[architecture], name, architecture)
 
 
-def _architecture(folder: Path) -> str:
-    config = _json_or_none(folder / _CONFIG_FILE)
+def _read_architecture(folder: Path) -> str:
+    config = _read_json_or_none(folder / _CONFIG_FILE)
     architectures = config.get("architectures") if isinstance(config, dict) else None
     if not isinstance(architectures, list) or not architectures:
         return ""
@@ -101,10 +101,10 @@ def require_single_vectors_of(model: object) -> None:
         kind = _MODEL_TYPES.get(ancestor.__name__.lower())
         is_of_library = ancestor.__module__.startswith(("sentence_transformers.", "pylate."))
         if is_of_library and kind is not None:
-            raise _unsupported_error(kind, f"the {name}", f"{ancestor.__module__}.{name}")
+            raise _make_unsupported_error(kind, f"the {name}", f"{ancestor.__module__}.{name}")
 
 
-def _unsupported_error(kind: str, name: str, evidence: str) -> ModelError:
+def _make_unsupported_error(kind: str, name: str, evidence: str) -> ModelError:
     return ModelError(
         f"{name} is {kind} ({evidence}): pass an embedding model that gives one vector per text"
     )
@@ -113,9 +113,9 @@ def _unsupported_error(kind: str, name: str, evidence: str) -> ModelError:
 def module_types(folder: Path) -> list[str]:
     """Return the types of a model's modules, including those in a Router; empty without modules.json."""
     types: list[str] = []
-    for module in _modules_in_file(folder):
+    for module in _read_modules(folder):
         types.append(str(module.get("type", "")))
-        inner_types = _router_settings(folder / module["path"]).get("types", {})
+        inner_types = _read_router_settings(folder / module["path"]).get("types", {})
         if isinstance(inner_types, dict):
             types += map(str, inner_types.values())
     return types
@@ -124,8 +124,8 @@ def module_types(folder: Path) -> list[str]:
 def routes_in(folder: Path) -> list[str]:
     """Return the route names in a model's Routers; empty for a model without a Router."""
     routes: list[str] = []
-    for module in _modules_in_file(folder):
-        routes += _router_settings(folder / module["path"]).get("structure", {})
+    for module in _read_modules(folder):
+        routes += _read_router_settings(folder / module["path"]).get("structure", {})
     return list(dict.fromkeys(routes))
 
 
@@ -143,29 +143,30 @@ def modules_on_route(folder: Path, route: str | None, name: str) -> Iterator[tup
         ModelError: The list of modules is damaged.
         InputError: The requested route does not exist, or none is requested and there is no default.
     """
-    for outer_module in _modules_in_file(folder):
+    for outer_module in _read_modules(folder):
         module_folder = folder / outer_module["path"]
-        router = _router_settings(module_folder)
+        router = _read_router_settings(module_folder)
         structure = router.get("structure")  # names of the modules on each route, keyed by the route
         if not isinstance(structure, dict) or not structure:  # not a Router
-            yield module_folder, _class_name(outer_module.get("type"))
+            yield module_folder, _take_class_name(outer_module.get("type"))
             continue
         settings = router.get("parameters", {})
         default = settings.get("default_route")
         # As in sentence-transformers, the first route is the default unless `allow_empty_key` is false.
         if default is None and settings.get("allow_empty_key", True):
             default = next(iter(structure))
-        taken = route_taken(list(structure), _routes_by_task_and_modality(settings), default, route, name)
+        taken = choose_route(list(structure), _read_route_mappings(settings), default, route, name)
         types = router.get("types", {})
         for module in structure[taken]:
-            yield module_folder / str(module), _class_name(types.get(module))
+            yield module_folder / str(module), _take_class_name(types.get(module))
 
 
-def _class_name(module_type: object) -> str:
+def _take_class_name(module_type: object) -> str:
+    # A type such as "sentence_transformers.models.Pooling"; a damaged file may lack it.
     return module_type.rpartition(".")[2] if isinstance(module_type, str) else ""
 
 
-def _routes_by_task_and_modality(router_settings: Mapping[str, Any]) -> dict[tuple[str | None, Any], str]:
+def _read_route_mappings(router_settings: Mapping[str, Any]) -> dict[tuple[str | None, Any], str]:
     # In the file, a key is a tuple of task and modality that was written as text, such as "('query', None)".
     route_of: dict[tuple[str | None, Any], str] = {}
     for key, route in (router_settings.get("route_mappings") or {}).items():
@@ -174,7 +175,7 @@ def _routes_by_task_and_modality(router_settings: Mapping[str, Any]) -> dict[tup
     return route_of
 
 
-def route_taken(
+def choose_route(
     routes: Sequence[str],
     mappings: Mapping[tuple[str | None, Any], str],
     default: str | None,
@@ -198,6 +199,7 @@ def route_taken(
         InputError: No rule gives a route for the requested name; or nothing is requested, and there is no
             default.
     """
+    # The most specific mapping applies; None stands for any task or modality.
     for key in ((route, _TEXT), (route, None), (None, _TEXT), (None, None)):
         if key in mappings:
             return mappings[key]
@@ -205,7 +207,7 @@ def route_taken(
         return route
     if _TEXT in routes:
         return _TEXT
-    choices = ", ".join(choices_of(routes, mappings))
+    choices = ", ".join(list_choices(routes, mappings))
     if route is not None:
         raise InputError(f"{name} has no route {route!r}: use one of {choices}")
     if default is None:
@@ -213,13 +215,13 @@ def route_taken(
     return default
 
 
-def choices_of(routes: Sequence[str], mappings: Mapping[tuple[str | None, Any], str]) -> tuple[str, ...]:
+def list_choices(routes: Sequence[str], mappings: Mapping[tuple[str | None, Any], str]) -> tuple[str, ...]:
     """Return the names that the user can pass as a route: routes, and tasks that are mapped to routes."""
     tasks = [task for task, _ in mappings if task is not None]
     return tuple(dict.fromkeys([*routes, *tasks]))
 
 
-def _modules_in_file(folder: Path) -> list[dict[str, Any]]:
+def _read_modules(folder: Path) -> list[dict[str, Any]]:
     """Return what modules.json says about each module, such as its path and type; empty without the file."""
     path = folder / MODULES_FILE
     if not path.is_file():
@@ -233,17 +235,17 @@ def _modules_in_file(folder: Path) -> list[dict[str, Any]]:
         raise ModelError(f"{path} is not a list of modules: {error}") from error
 
 
-def _router_settings(module_folder: Path) -> dict[str, Any]:
+def _read_router_settings(module_folder: Path) -> dict[str, Any]:
     # Empty if the module is not a Router. One that was saved under its earlier name, Asym, has its settings
     # in config.json.
     for file in (ROUTER_FILE, _CONFIG_FILE):
-        settings = _json_or_none(module_folder / file)
+        settings = _read_json_or_none(module_folder / file)
         if isinstance(settings, dict) and isinstance(settings.get("structure"), dict):
             return settings
     return {}
 
 
-def _json_or_none(path: Path) -> Any:
+def _read_json_or_none(path: Path) -> Any:
     try:
         return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):

@@ -76,7 +76,7 @@ class StoredTensor:
         numbers = np.fromfile(
             self.file, stored, (end - begin) * width, offset=self.start + begin * width * stored.itemsize
         )
-        if self.dtype == "BF16":
+        if self.dtype == "BF16":  # the upper half of a float32
             numbers = (numbers.astype("<u4") << 16).view("<f4")
         return numbers.reshape(end - begin, *self.shape[1:])
 

@@ -14,7 +14,7 @@ from typing import Any
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Router
 
-from stickytoken.encoders.files.description import choices_of, route_taken
+from stickytoken.encoders.files.description import choose_route, list_choices
 from stickytoken.encoders.roles import Role
 from stickytoken.errors import InputError, ModelError
 
@@ -86,16 +86,16 @@ def follow_route(model: SentenceTransformer, route: str | None, name: str) -> Se
     routes_taken: list[str] = []  # one for each Router
     for key, module in model.named_children():
         if isinstance(module, Router):
-            route_of_router = _route_in(module, route, name)
+            route_of_router = _find_route_in(module, route, name)
             routes_taken.append(route_of_router)
-            modules.update(_modules_on(route_of_router, module, key, route, name))
+            modules.update(_list_modules_on(route_of_router, module, key, route, name))
         else:
             modules[key] = module
     if not modules:
         raise ModelError(f"{name}: its route {routes_taken[0]!r} has no modules")
     choices: list[str] = []
     for router in routers:
-        choices += choices_of(list(router.sub_modules), router.route_mappings or {})
+        choices += list_choices(list(router.sub_modules), router.route_mappings or {})
     distinct_choices = tuple(dict.fromkeys(choices))
     # If the model has several Routers, the route in the first of them is reported. The named route is also
     # passed to the modules as the task, as `encode_query` and `encode_document` do.
@@ -116,7 +116,7 @@ def has_roles(model: SentenceTransformer, name: str) -> bool:
     with suppress(InputError):  # a route is missing
         for router in routers:
             for role in Role:
-                _route_in(router, role, name)
+                _find_route_in(router, role, name)
         return True
     return False
 
@@ -152,12 +152,12 @@ def query_prompt_beside(model: SentenceTransformer, prompt: str | None) -> str |
     return next((text for text in query_prompts if text), None)
 
 
-def _route_in(router: Router, route: str | None, name: str) -> str:
+def _find_route_in(router: Router, route: str | None, name: str) -> str:
     mappings = router.route_mappings or {}
-    return route_taken(list(router.sub_modules), mappings, router.default_route, route, name)
+    return choose_route(list(router.sub_modules), mappings, router.default_route, route, name)
 
 
-def _modules_on(
+def _list_modules_on(
     route_of_router: str, router: Router, key: str, named_route: str | None, name: str
 ) -> Iterator[tuple[str, Any]]:
     """Yield the modules on a route of a Router, each with a key that begins with the Router's own.
@@ -168,8 +168,8 @@ def _modules_on(
     for index, module in enumerate(chain):
         inner_key = f"{key}_{route_of_router}_{index}"
         if isinstance(module, Router):
-            inner_route = _route_in(module, named_route, name)
-            yield from _modules_on(inner_route, module, inner_key, named_route, name)
+            inner_route = _find_route_in(module, named_route, name)
+            yield from _list_modules_on(inner_route, module, inner_key, named_route, name)
         else:
             yield inner_key, module
 
@@ -203,9 +203,9 @@ def _make_routed_model(
     the task is empty, the result has no default prompt.
     """
     default_prompt = model.default_prompt_name
-    task_prompts = [prompt for prompt in _PROMPTS.get(task or "", ()) if prompt in model.prompts]
-    if task_prompts:  # `encode_query` prefers the task's prompt, even an empty one, to the default prompt
-        default_prompt = task_prompts[0] if model.prompts[task_prompts[0]] else None
+    names_of_task = [prompt for prompt in _PROMPTS.get(task or "", ()) if prompt in model.prompts]
+    if names_of_task:  # `encode_query` prefers the task's prompt, even an empty one, to the default prompt
+        default_prompt = names_of_task[0] if model.prompts[names_of_task[0]] else None
     prompts: dict[str, Any] = model.prompts
     named_modules: Any = modules  # the library accepts an OrderedDict, but its annotation says list
     flat = RoutedModel(
@@ -226,6 +226,11 @@ def _make_routed_model(
 
 
 def _reads_tasks(model: SentenceTransformer) -> bool:
+    """Return whether a module's vectors may depend on the task.
+
+    A module may take the task as an argument, have limits of its own for queries and documents (in attributes
+    such as `query_length`), or mention the task in its chat template.
+    """
     options_of_modules = model.module_kwargs or {}
     for key, module in model.named_children():
         options = [*getattr(module, "forward_kwargs", ()), *options_of_modules.get(key, ())]

@@ -86,14 +86,13 @@ def read_template(
             on the text, or reads too few tokens for the prompt.
     """
     longest = model.max_seq_length if model.max_seq_length is not None else math.inf
-    samples = _SAMPLES
-    prompted_samples = [prompt + sample for sample in samples]
-    if max(map(len, tokenizer.encode_many(prompted_samples))) + _ROOM > longest:
-        samples = _SHORT_SAMPLES
+    prompted_samples = [prompt + sample for sample in _SAMPLES]
+    longest_sample = max(len(ids) for ids in tokenizer.encode_many(prompted_samples))
+    samples = _SAMPLES if longest_sample + _ROOM <= longest else _SHORT_SAMPLES
     if len(tokenizer.encode_many([prompt])[0]) >= longest:
         raise ModelError(f"{name}: the prompt is too long: the model reads {longest} tokens in total")
     with tokenizer.restoring_settings():
-        templates = [_template_around(sample, model, tokenizer, prompt, name) for sample in samples]
+        templates = [_read_template_around(sample, model, tokenizer, prompt, name) for sample in samples]
     if templates[0] != templates[1]:
         raise ModelError(
             f"{name}: the special tokens depend on the text, so token ids cannot be inserted: use another "
@@ -102,7 +101,7 @@ def read_template(
     return templates[0]
 
 
-def _template_around(
+def _read_template_around(
     sample: str, model: SentenceTransformer, tokenizer: HuggingFaceTokenizer, prompt: str, name: str
 ) -> InputTemplate:
     """Return the template that the model's preprocessing puts around the content ids of one text.
@@ -113,16 +112,16 @@ def _template_around(
     Raises:
         ModelError: the model's input does not contain the content ids of the text.
     """
-    features = _module_inputs(sample, model, prompt, name)
+    features = _preprocess(sample, model, prompt, name)
     flat = "offsets" in features
     ids = features["input_ids"] if flat else features["input_ids"][0]
-    padded = not flat and "attention_mask" in features
-    unpadded = features["attention_mask"][0].bool() if padded else slice(None)
+    may_be_padded = not flat and "attention_mask" in features
+    unpadded = features["attention_mask"][0].bool() if may_be_padded else slice(None)  # an index of positions
     input_ids = tuple(ids[unpadded].tolist())
     content = tuple(tokenizer.encode_many([prompt + sample])[0])
-    start = _position_of(content, input_ids)
+    start = _find_position(content, input_ids)
     if start is None:
-        raise ModelError(f"{name}: {_why_changed(model, prompt)}")
+        raise ModelError(f"{name}: {_explain_change(model, prompt)}")
     end = start + len(content)
     token_types = None
     if "token_type_ids" in features and not flat:
@@ -137,7 +136,7 @@ def _template_around(
     )
 
 
-def _module_inputs(sample: str, model: SentenceTransformer, prompt: str, name: str) -> dict[str, Any]:
+def _preprocess(sample: str, model: SentenceTransformer, prompt: str, name: str) -> dict[str, Any]:
     """Return what the model's own preprocessing makes of a text: the inputs of its first module."""
     try:
         features = model.preprocess([sample], prompt=prompt or None)
@@ -154,14 +153,14 @@ def _module_inputs(sample: str, model: SentenceTransformer, prompt: str, name: s
     return features
 
 
-def _position_of(content: tuple[int, ...], sequence: tuple[int, ...]) -> int | None:
+def _find_position(content: tuple[int, ...], sequence: tuple[int, ...]) -> int | None:
     for start in range(len(sequence) - len(content) + 1):
         if sequence[start : start + len(content)] == content:
             return start
     return None
 
 
-def _why_changed(model: SentenceTransformer, prompt: str) -> str:
+def _explain_change(model: SentenceTransformer, prompt: str) -> str:
     """Return, for an error message, why a model's input lacks the tokens of the prompt and the text."""
     first: Any = model[0]
     processor = getattr(first, "processor", None)

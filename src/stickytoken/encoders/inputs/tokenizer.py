@@ -71,7 +71,7 @@ class HuggingFaceTokenizer:
         self.rows = rows
         self._tokenizer = tokenizer
         self._pipeline: Tokenizer | None = None
-        pipeline = _pipeline_of(tokenizer)
+        pipeline = _find_pipeline(tokenizer)
         if pipeline is not None:
             self._pipeline = copy.deepcopy(pipeline) if shared else pipeline
             # A deep copy loses `encode_special_tokens`, so it is set again. Padding and truncation are turned
@@ -99,7 +99,7 @@ class HuggingFaceTokenizer:
         None.
         """
         ids = list(self.entries)
-        step = -(-len(ids) // _COMPARED_ENTRIES)
+        step = -(-len(ids) // _COMPARED_ENTRIES)  # rounded up
         special = sorted(self.special_ids.intersection(ids))
         single_entries = [[token_id] for token_id in dict.fromkeys([*ids[::step], *special])]
         # Pairs are decoded too, because how an entry is decoded may depend on the entry before it.
@@ -138,7 +138,7 @@ class HuggingFaceTokenizer:
     @property
     def is_fast(self) -> bool:
         """Whether the tokenizer has a Rust pipeline (of the tokenizers library), which can be edited."""
-        return _pipeline_of(self._tokenizer) is not None
+        return _find_pipeline(self._tokenizer) is not None
 
     @property
     def _is_bare_pipeline(self) -> bool:
@@ -181,7 +181,7 @@ class HuggingFaceTokenizer:
 
         Calling the tokenizer changes the padding and truncation settings of its pipeline.
         """
-        pipeline = _pipeline_of(self._tokenizer)
+        pipeline = _find_pipeline(self._tokenizer)
         if pipeline is None:
             yield
             return
@@ -203,12 +203,12 @@ class HuggingFaceTokenizer:
     def entries(self) -> Mapping[int, str]:
         """The tokens, keyed by id, in ascending order of id."""
         entries: dict[int, str] = {}
-        for token, token_id in sorted(self._vocabulary().items(), key=lambda item: int(item[1])):
+        for token, token_id in sorted(self._read_vocabulary().items(), key=lambda item: int(item[1])):
             text = token.decode("utf-8", "backslashreplace") if isinstance(token, bytes) else token
             entries[int(token_id)] = text
         return entries
 
-    def _vocabulary(self) -> Mapping[Any, Any]:
+    def _read_vocabulary(self) -> Mapping[Any, Any]:
         if self._pipeline is not None:
             return self._pipeline.get_vocab()
         try:
@@ -268,13 +268,15 @@ class HuggingFaceTokenizer:
         unknown_id = getattr(self._tokenizer, "unk_token_id", None)
         if unknown_id is not None or self._pipeline is None:
             return unknown_id
-        # Unigram models store the id of the token for unknown text; other models store the token itself.
+        # The tokenizers library has no attribute for it, but writes it into the JSON of a tokenizer. Unigram
+        # models store the id of the token for unknown text; other models store the token itself.
         model = json.loads(self._pipeline.to_str())["model"]
         token = model.get("unk_token")
         return model.get("unk_id") if token is None else self._pipeline.token_to_id(token)
 
     @cached_property
     def fingerprint(self) -> str:
+        """The sha256 of what decides how texts are encoded: the pipeline or, without one, the entries."""
         if self._pipeline is not None:
             content = f"{self._pipeline.to_str()}|{self._pipeline.encode_special_tokens}"
         else:
@@ -288,7 +290,7 @@ class HuggingFaceTokenizer:
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         if self._pipeline is not None:
-            return [encoding.ids for encoding in self._encodings(self._pipeline, texts, offsets=False)]
+            return [encoding.ids for encoding in self._encode(self._pipeline, texts, offsets=False)]
         return self._encode_by_tokenizer(texts)
 
     def encode_with_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]] | None]]:
@@ -299,7 +301,7 @@ class HuggingFaceTokenizer:
         """
         if self._pipeline is None:
             return [(ids, None) for ids in self.encode_many(texts)]
-        return [(encoding.ids, encoding.offsets) for encoding in self._encodings(self._pipeline, texts)]
+        return [(encoding.ids, encoding.offsets) for encoding in self._encode(self._pipeline, texts)]
 
     def tokenize(self, texts: Sequence[str], prompt: str = "") -> list[TokenizedText]:
         """Return the ids of each text, grouped by word; the ids of the prompt are in the head.
@@ -310,7 +312,7 @@ class HuggingFaceTokenizer:
         """
         prompted_texts = [prompt + text for text in texts]
         if self._pipeline is not None:
-            encodings = self._encodings(self._pipeline, prompted_texts)
+            encodings = self._encode(self._pipeline, prompted_texts)
             return [
                 _split_into_words(encoding, text, len(prompt))
                 for encoding, text in zip(encodings, prompted_texts, strict=True)
@@ -323,7 +325,7 @@ class HuggingFaceTokenizer:
         return tokenized
 
     @staticmethod
-    def _encodings(pipeline: Tokenizer, texts: Sequence[str], *, offsets: bool = True) -> list[Encoding]:
+    def _encode(pipeline: Tokenizer, texts: Sequence[str], *, offsets: bool = True) -> list[Encoding]:
         try:
             encode = pipeline.encode_batch if offsets else pipeline.encode_batch_fast
             return encode(list(texts), add_special_tokens=False)
@@ -346,7 +348,7 @@ def adapt(tokenizer: Any) -> RoundTripTokenizer:
 
 def vocabulary_size(tokenizer: Any) -> int | None:
     """Return how many entries a tokenizer has; None if the number cannot be determined cheaply."""
-    pipeline = _pipeline_of(tokenizer)
+    pipeline = _find_pipeline(tokenizer)
     if pipeline is not None:
         return pipeline.get_vocab_size()
     return len(tokenizer) if hasattr(tokenizer, "__len__") else None
@@ -385,7 +387,7 @@ def _split_into_words(encoding: Encoding, text: str, prompt_length: int) -> Toke
     return TokenizedText(tuple(head), tuple(tuple(word) for word in words))
 
 
-def _pipeline_of(tokenizer: Any) -> Tokenizer | None:
+def _find_pipeline(tokenizer: Any) -> Tokenizer | None:
     from tokenizers import Tokenizer
 
     if isinstance(tokenizer, Tokenizer):

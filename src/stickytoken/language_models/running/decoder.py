@@ -66,7 +66,7 @@ class Decoder:
         options = {"inputs_embeds": None} if takes_embeddings else {}
         return {"per_layer_inputs": compute_inputs(ids, **options)}
 
-    def layer_count_until(self, layer: int) -> int:
+    def count_layers_until(self, layer: int) -> int:
         """Return how many layers run up to and including this layer; a negative index counts from the end."""
         count = len(self.layers)
         number = layer + count + 1 if layer < 0 else layer
@@ -194,12 +194,12 @@ def _check_states(output: Any) -> torch.Tensor:
     return states
 
 
-def layer_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+def find_layer_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
     """Return the states that a layer receives, shape (rows, tokens, d), from its arguments."""
     return _check_states(args[0] if args else kwargs["hidden_states"])
 
 
-def states_after(
+def compute_states_after(
     decoder: Decoder,
     layer_counts: Sequence[int],
     inputs: dict[str, Any],
@@ -232,7 +232,7 @@ def states_after(
 
     def record_input(_: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Keep the input of the first layer; stop the model if no layer is requested."""
-        kept_states[0] = keep(layer_input(args, kwargs))
+        kept_states[0] = keep(find_layer_input(args, kwargs))
         if last_count == 0:
             raise _LayerReachedError
 

@@ -64,7 +64,7 @@ class PromptedModel:
         """
         self.decoder = decoder
         self.reading = reading
-        self.layer_count = decoder.layer_count_until(reading.layer)
+        self.layer_count = decoder.count_layers_until(reading.layer)
         self.padding_id = tokenizer.padding_id
         self.placeholder_id = tokenizer.placeholder_id
         prepending = reading.prepending
@@ -159,6 +159,7 @@ class PromptedModel:
             embedded: torch.Tensor = self.decoder.embedding(ids)
             return embedded
         is_placeholder = torch.eq(ids, self.placeholder_id or 0)
+        # The placeholder has no embedding, so that of token 0 is looked up and then replaced.
         embedded = self.decoder.embedding(ids.masked_fill(is_placeholder, 0))
         return torch.where(is_placeholder[..., None], vector.to(embedded), embedded)
 
@@ -194,18 +195,18 @@ class PromptedModel:
             indices_from_end.append([first - length, last - length, placeholder - length])
         return _pad(filled, skipped_counts, indices_from_end)
 
-    def batch(self, layout: Features, past: torch.Tensor | None = None) -> PromptBatch:
+    def batch(self, layout: Features, cached_mask: torch.Tensor | None = None) -> PromptBatch:
         """Return a batch of filled prompts on the decoder's device.
 
         Args:
             layout: tensors of filled prompts, as returned by the `layout` method.
-            past: mask of the tokens that are left out because a cache holds them, shape (rows, cached
+            cached_mask: mask of the tokens that are left out because a cache holds them, shape (rows, cached
                 tokens); None without a cache.
         """
         ids, mask, positions, indices = (layout[key].to(self.decoder.device) for key in _LAYOUT)
         first, last, placeholders = indices.unbind(dim=1)
-        if past is not None:
-            mask = torch.cat([past.to(self.decoder.device), mask], dim=1)
+        if cached_mask is not None:
+            mask = torch.cat([cached_mask.to(self.decoder.device), mask], dim=1)
         # The id of the placeholder may be beyond the embedding matrix. `embed` gives the placeholder a vector
         # of its own. The per-layer inputs of the placeholder are those of token 0.
         ids_with_rows = ids.masked_fill(ids >= self.decoder.rows, 0)
@@ -235,9 +236,10 @@ def _pad(
     padded_rows = [(0,) * padding + tuple(row) for padding, row in zip(padding_sizes, filled, strict=True)]
     mask_rows = [[0] * padding + [1] * (width - padding) for padding in padding_sizes]
     mask = torch.tensor(mask_rows, dtype=torch.long)
+    # The first token after the padding has the position 0 or, behind cached tokens, their number.
     positions = (mask.cumsum(1) - 1).clamp(min=0) + torch.tensor(cached_counts)[:, None]
     ids = torch.tensor(padded_rows, dtype=torch.long)
-    indices = torch.tensor(indices_from_end) + width
+    indices = torch.tensor(indices_from_end) + width  # counted from the start of a padded row
     return dict(zip(_LAYOUT, (ids, mask, positions, indices), strict=True))
 
 

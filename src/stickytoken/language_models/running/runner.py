@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders.compute import prefixes, weight_version
 from stickytoken.encoders.compute.batches import BatchEngine
-from stickytoken.language_models.running.decoder import states_after
+from stickytoken.language_models.running.decoder import compute_states_after
 from stickytoken.language_models.running.model import PromptCache, PromptedModel, PromptRow
 from stickytoken.language_models.running.steering import pool_states
 from stickytoken.language_models.running.tokenization import Ids
@@ -126,14 +126,14 @@ class PromptRunner(BatchEngine):
             Pooled states, shape (rows, layers, d).
         """
         model = self._prompted
-        past = None
+        cached_mask = None
         row_cache = None
         if cache is not None:
             prompts = torch.tensor([row.prompt for row in rows], device=cache.mask.device)
-            past = cache.mask[prompts]
+            cached_mask = cache.mask[prompts]
             row_cache = cache.for_prompts(prompts)
         layout = model.layout(rows, skipping=cache is not None)
-        batch = model.batch(layout, past)
+        batch = model.batch(layout, cached_mask)
         return pool_states(model.decoder, batch, layer_counts, row_cache).float()
 
 
@@ -228,7 +228,7 @@ class _SentenceReuse(_Reuse):
         vectors_in_prompts = []
         for index, prompt in enumerate(self.prompted.prompts):
             cached = prompt.prefix_length if prompts_are_cached else 0
-            vectors = self._prefix_reuse(index, layer_count).vectors_if_cheaper(contents, cached)
+            vectors = self._find_prefix_reuse(index, layer_count).vectors_if_cheaper(contents, cached)
             if vectors is None:
                 # The mean needs the vectors in all prompts. Those in earlier prompts are dropped, and the
                 # caller computes all of them without reuse.
@@ -245,28 +245,29 @@ class _SentenceReuse(_Reuse):
         reads_last_state = not reading.prompt.echoes
         return reading.prepending is None and reads_last_state and prefixes.is_known_kind(model.decoder.model)
 
-    def _prefix_reuse(self, index: int, layer_count: int) -> prefixes.PrefixReuse:
+    def _find_prefix_reuse(self, prompt_index: int, layer_count: int) -> prefixes.PrefixReuse:
         """Return the object that computes common prefixes of sentences in one prompt.
 
         There is one object for each prompt and number of layers, which is created on the first call.
         """
-        if (index, layer_count) not in self._by_prompt:
+        if (prompt_index, layer_count) not in self._by_prompt:
             decoder = self.prompted.decoder
-            prompt = self.prompted.prompts[index]
-            # Before prefixes are reused, the vectors of samples are compared with `_plain_vectors`. The
-            # samples are ``one two three`` with one to three copies of the token ``a`` before or after it.
+            prompt = self.prompted.prompts[prompt_index]
+            # Before prefixes are reused, the vectors of samples are compared with those of
+            # `_compute_plain_vectors`. The samples are ``one two three`` with one to three copies of the
+            # token ``a`` before or after it.
             carrier, copied = (text.ids for text in self.prompted.tokenize(["one two three", "a"]))
             samples = prefixes.samples_with_copies(carrier, tokens=copied[:1])
 
             def states_of(inputs: dict[str, Any]) -> torch.Tensor:
                 """Return the states after the requested number of layers."""
-                return states_after(decoder, [layer_count], inputs)[layer_count]
+                return compute_states_after(decoder, [layer_count], inputs)[layer_count]
 
             def vectors_of_last_tokens(last_states: torch.Tensor) -> torch.Tensor:
                 """Return the vectors, shape (n, d), from the states of the last tokens, shape (n, 1, d)."""
                 return last_states[:, 0]
 
-            self._by_prompt[index, layer_count] = prefixes.PrefixReuse(
+            self._by_prompt[prompt_index, layer_count] = prefixes.PrefixReuse(
                 decoder.model,
                 prompt.before,
                 prompt.after,
@@ -275,11 +276,13 @@ class _SentenceReuse(_Reuse):
                 engine=self.runner,
                 limits=self.limits,
                 samples=samples,
-                plain_vectors=partial(self._plain_vectors, index, layer_count),
+                plain_vectors=partial(self._compute_plain_vectors, prompt_index, layer_count),
                 rounding=self.rounding,
             )
-        return self._by_prompt[index, layer_count]
+        return self._by_prompt[prompt_index, layer_count]
 
-    def _plain_vectors(self, index: int, layer_count: int, contents: Sequence[Ids]) -> NDArray[np.float32]:
-        rows = [PromptRow(index, content) for content in contents]
-        return self.runner.run_rows(rows, None, [layer_count])[:, 0]
+    def _compute_plain_vectors(
+        self, prompt_index: int, layer_count: int, contents: Sequence[Ids]
+    ) -> NDArray[np.float32]:
+        rows = [PromptRow(prompt_index, content) for content in contents]
+        return self.runner.run_rows(rows, None, [layer_count])[:, 0]  # the vectors of the only layer

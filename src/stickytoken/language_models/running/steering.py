@@ -12,9 +12,9 @@ from stickytoken.language_models.reading import TokenPrepending
 from stickytoken.language_models.running.decoder import (
     Decoder,
     Hook,
+    compute_states_after,
+    find_layer_input,
     hook_before,
-    layer_input,
-    states_after,
 )
 
 
@@ -54,9 +54,10 @@ class PromptBatch:
         last = self.last.to(states.device)
         if not self.echoes:
             return states[torch.arange(states.shape[0], device=states.device), last]
-        indices = torch.arange(states.shape[1], device=states.device)[None]
-        inside = ((indices >= first[:, None]) & (indices <= last[:, None]))[..., None]
-        return torch.where(inside, states, 0).sum(1) / inside.sum(1)
+        indices = torch.arange(states.shape[1], device=states.device)[None]  # shape (1, tokens)
+        is_pooled = (indices >= first[:, None]) & (indices <= last[:, None])  # shape (rows, tokens)
+        is_pooled = is_pooled[..., None]
+        return torch.where(is_pooled, states, 0).sum(1) / is_pooled.sum(1)
 
     def inputs(self, decoder: Decoder, cache: Any) -> dict[str, Any]:
         """Return the keyword arguments of the decoder's forward pass.
@@ -80,12 +81,12 @@ def pool_states(
     decoder: Decoder, batch: PromptBatch, layer_counts: Sequence[int], cache: Any = None
 ) -> torch.Tensor:
     """Return the pooled states of each row after each of ``layer_counts``, shape (rows, layers, d)."""
-    states = prompt_states(decoder, batch, layer_counts, batch.pool, cache)
+    states = compute_prompt_states(decoder, batch, layer_counts, batch.pool, cache)
     device = states[max(layer_counts)].device
     return torch.stack([states[layer_count].to(device) for layer_count in layer_counts], dim=1)
 
 
-def prompt_states(
+def compute_prompt_states(
     decoder: Decoder,
     batch: PromptBatch,
     layer_counts: Sequence[int],
@@ -98,11 +99,11 @@ def prompt_states(
         ``keep(states)`` for each number of layers in ``layer_counts``, keyed by this number of layers (0 for
         the embedding).
     """
-    hooks = _prepending_hooks(decoder, batch)
-    return states_after(decoder, layer_counts, batch.inputs(decoder, cache), keep, hooks)
+    hooks = _make_prepending_hooks(decoder, batch)
+    return compute_states_after(decoder, layer_counts, batch.inputs(decoder, cache), keep, hooks)
 
 
-def _prepending_hooks(decoder: Decoder, batch: PromptBatch) -> list[Hook]:
+def _make_prepending_hooks(decoder: Decoder, batch: PromptBatch) -> list[Hook]:
     """Return hooks that overwrite the placeholder's state with the last token's state.
 
     The last token's state represents the whole sentence. Once the last token's state is at the placeholder's
@@ -116,13 +117,13 @@ def _prepending_hooks(decoder: Decoder, batch: PromptBatch) -> list[Hook]:
         _: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of a layer, with the state of the placeholder overwritten."""
-        states = layer_input(args, kwargs)
+        states = find_layer_input(args, kwargs)
         # A model may be spread over several devices, so indices are moved to the device of this layer.
         device = states.device
         rows = torch.arange(states.shape[0], device=device)
         changed = states.clone()  # another hook may have recorded the states, so only a copy is changed
         changed[rows, batch.placeholders.to(device)] = states[rows, batch.last.to(device)]
-        if args:
+        if args:  # the states are the first argument, or else passed by name
             return (changed, *args[1:]), kwargs
         return args, {**kwargs, "hidden_states": changed}
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
-from stickytoken.language_models.prompts import PLACEHOLDER, SENTENCE, Prompt, reachable_text
+from stickytoken.language_models.prompts import PLACEHOLDER, SENTENCE, Prompt, clean_inner_text
 
 Ids: TypeAlias = tuple[int, ...]
 Span: TypeAlias = tuple[int, int]
@@ -67,9 +67,9 @@ class PromptIds:
     def find_pooled_ends(self, content_length: int) -> tuple[int, int]:
         """Return the indices of the first and the last token whose states are averaged."""
         end = self.length(content_length)
-        if self.between is None:
+        if self.between is None:  # only the last token of the prompt counts
             return end - 1, end - 1
-        end -= len(self.after)
+        end -= len(self.after)  # in an echo, the tokens of the second copy count
         return end - content_length, end - 1
 
     @property
@@ -159,17 +159,17 @@ class PromptTokenizer:
         self._special = special
         self._samples = _QUOTED_SAMPLES if prompt.quoted else _BARE_SAMPLES
         # Each template, split at the sentence into two parts or, for an echo, three parts.
-        templates = [prompt.pieces(template, prepending=prepending) for template in prompt.templates]
+        templates = [prompt.split_template(template, prepending=prepending) for template in prompt.templates]
         self._first_template = templates[0]
         if prompt.echoes:
-            self.prompts = tuple(self._echo_template_ids(pieces) for pieces in templates)
+            self.prompts = tuple(self._find_echo_template_ids(pieces) for pieces in templates)
             # Character spans, which an echo requires, show which ids contain quotation marks.
             self._merged_quotes = _MergedQuotes()
         else:
             placeholder_id = None
             if prepending:  # a tokenizer may put the id of a space before that of the placeholder
                 placeholder_id = tokenizer.encode_many([PLACEHOLDER])[0][-1]
-            self.prompts = tuple(self._template_ids(pieces, placeholder_id) for pieces in templates)
+            self.prompts = tuple(self._find_template_ids(pieces, placeholder_id) for pieces in templates)
             self._merged_quotes = self._find_merged_quotes()
 
     def tokenize(self, sentences: Sequence[str]) -> list[TokenizedText]:
@@ -196,12 +196,15 @@ class PromptTokenizer:
         tokenized = []
         for text, start, sentence, (ids, spans) in zip(texts, starts, sentences, encoded, strict=True):
             filled = _FilledPrompt(text, len(start), len(start) + len(sentence), ids, spans)
-            tokenized.append(self._words_of(filled))
+            tokenized.append(self._group_into_words(filled))
         return tokenized
 
-    def _words_of(self, filled: _FilledPrompt) -> TokenizedText:
+    def _group_into_words(self, filled: _FilledPrompt) -> TokenizedText:
         is_echo = self.prompts[0].between is not None
-        content = self._content_of_echo(filled) if is_echo else self._content_between_template_ids(filled)
+        if is_echo:
+            content = self._find_content_of_echo(filled)
+        else:
+            content = self._find_content_between_template_ids(filled)
         if content is None:
             # The tokenizer merged the template with the sentence in a way that none of the samples showed.
             # The sentence is encoded alone, with the ids of merged quotation marks before and after it.
@@ -211,9 +214,10 @@ class PromptTokenizer:
         if filled.spans is None:  # only merged quotation marks can be told from words
             return self._merged_quotes.split_from(content_ids)
         content_spans = filled.spans[content.start : content.stop]
-        return _words_by_characters(content_ids, content_spans, filled)
+        return _divide_into_words(content_ids, content_spans, filled)
 
-    def _content_between_template_ids(self, filled: _FilledPrompt) -> range | None:
+    def _find_content_between_template_ids(self, filled: _FilledPrompt) -> range | None:
+        """Return the indices of the sentence's ids, if the template has the same ids around it as always."""
         ids = tuple(filled.ids)
         before = self.prompts[0].before[len(self._special) :]  # without special tokens, as in ``filled.ids``
         after = self.prompts[0].after
@@ -221,23 +225,24 @@ class PromptTokenizer:
         stop = len(ids) - len(after)
         has_before = ids[:start] == before
         has_after = ids[stop:] == after
-        if start > stop or not has_before or not has_after:
+        if start > stop or not has_before or not has_after:  # the tokenizer merged the sentence with them
             return None
         return range(start, stop)
 
-    def _content_of_echo(self, filled: _FilledPrompt) -> range | None:
-        spans = filled.spans or ()  # never None, because `_echo_ids_around` requires spans
-        first_character = _index_before_blanks(filled.text, filled.first_character)
+    def _find_content_of_echo(self, filled: _FilledPrompt) -> range | None:
+        """Return the indices of the ids of the second copy, if it shares none with the template."""
+        spans = filled.spans or ()  # never None, because `_find_echo_ids_around` requires spans
+        first_character = _find_end_before_blanks(filled.text, filled.first_character)
         # The ids of the copy come directly before the template's last ids.
         stop = len(filled.ids) - len(self.prompts[0].after)
-        ids_of_copy = _ids_between(filled.ids, spans, first_character, filled.end_character)
+        ids_of_copy = _select_ids_between(filled.ids, spans, first_character, filled.end_character)
         start = stop - len(ids_of_copy)  # the ids of the copy are consecutive
         if start < stop and spans[start][0] < first_character:
             # The first id begins before the copy, so the tokenizer merged the copy with the template.
             return None
         return range(start, stop)
 
-    def _template_ids(self, pieces: tuple[str, ...], placeholder_id: int | None) -> PromptIds:
+    def _find_template_ids(self, pieces: tuple[str, ...], placeholder_id: int | None) -> PromptIds:
         """Return the ids of a template that contains the sentence once (an echo contains it twice).
 
         Sample sentences are encoded inside the template. The template's ids before the sentence are the
@@ -251,8 +256,8 @@ class PromptTokenizer:
         filled_templates = [sample.join(pieces) for sample in samples]  # the sample stands between the pieces
         encoded = self._tokenizer.encode_many(filled_templates)
         rows = [tuple(row) for row in encoded]
-        template_before = _common_prefix(rows)
-        after = _common_suffix([row[len(template_before) :] for row in rows])
+        template_before = _find_common_prefix(rows)
+        after = _find_common_suffix([row[len(template_before) :] for row in rows])
         before = self._special + template_before
         placeholder = None
         if placeholder_id is not None:
@@ -272,11 +277,11 @@ class PromptTokenizer:
         # `PromptIds.before` includes the special tokens.
         rows = [self._special + tuple(row) for row in self._tokenizer.encode_many(texts)]
         contents = [row[len(prompt.before) : len(row) - len(prompt.after)] for row in rows]
-        return _MergedQuotes(head=_common_prefix(contents), tail=_common_suffix(contents))
+        return _MergedQuotes(head=_find_common_prefix(contents), tail=_find_common_suffix(contents))
 
-    def _echo_template_ids(self, pieces: tuple[str, ...]) -> PromptIds:
+    def _find_echo_template_ids(self, pieces: tuple[str, ...]) -> PromptIds:
         # The samples have no punctuation that the tokenizer could merge with punctuation of the template.
-        distinct_ids = {self._echo_ids_around(sample, pieces) for sample in _WORD_SAMPLES}
+        distinct_ids = {self._find_echo_ids_around(sample, pieces) for sample in _WORD_SAMPLES}
         if len(distinct_ids) > 1:
             raise InputError(
                 "the tokenizer merges punctuation of the echo prompt with the sentence: "
@@ -284,7 +289,7 @@ class PromptTokenizer:
             )
         return distinct_ids.pop()
 
-    def _echo_ids_around(self, sentence: str, pieces: tuple[str, ...]) -> PromptIds:
+    def _find_echo_ids_around(self, sentence: str, pieces: tuple[str, ...]) -> PromptIds:
         """Encode an echo template with a sentence, and return the ids of the template.
 
         The character spans of the ids show which ids belong to the template.
@@ -305,15 +310,15 @@ class PromptTokenizer:
         first_end = first_start + len(sentence)
         second_end = second_start + len(sentence)
         # A token of the sentence may include the blanks before it, so these do not belong to the template.
-        first_start = _index_before_blanks(text, first_start)
-        second_start = _index_before_blanks(text, second_start)
+        first_start = _find_end_before_blanks(text, first_start)
+        second_start = _find_end_before_blanks(text, second_start)
         prompt = PromptIds(
-            before=self._special + _ids_between(ids, spans, 0, first_start),
-            between=_ids_between(ids, spans, first_end, second_start),
-            after=_ids_between(ids, spans, second_end, len(text)),
+            before=self._special + _select_ids_between(ids, spans, 0, first_start),
+            between=_select_ids_between(ids, spans, first_end, second_start),
+            after=_select_ids_between(ids, spans, second_end, len(text)),
             placeholder=None,
         )
-        content = _ids_between(ids, spans, second_start, second_end)
+        content = _select_ids_between(ids, spans, second_start, second_end)
         # `fill` puts the ids of the second copy in both places. The result is right only if the first copy
         # has the same ids.
         if prompt.fill(content) != self._special + tuple(ids):
@@ -337,29 +342,33 @@ def _find_placeholder(placeholder_id: int, before: Ids, after: Ids) -> int:
     raise ModelError(f"the tokenizer merges {PLACEHOLDER} with the text next to it: put spaces around it")
 
 
-def _index_before_blanks(text: str, stop: int) -> int:
+def _find_end_before_blanks(text: str, stop: int) -> int:
+    # The index at which the blanks directly before `stop` begin; `stop` itself if there are none.
     return len(text[:stop].rstrip())
 
 
-def _ids_between(ids: Sequence[int], spans: Sequence[Span], start: int, stop: int) -> Ids:
+def _select_ids_between(ids: Sequence[int], spans: Sequence[Span], start: int, stop: int) -> Ids:
     """Return the ids that begin or end inside a range of characters."""
-    return tuple(
-        token_id
-        for token_id, (first, end) in zip(ids, spans, strict=True)
-        if start < end <= stop or start <= first < stop
-    )
+    selected_ids = []
+    for token_id, (first, end) in zip(ids, spans, strict=True):
+        begins_inside = start <= first < stop
+        ends_inside = start < end <= stop
+        if begins_inside or ends_inside:
+            selected_ids.append(token_id)
+    return tuple(selected_ids)
 
 
-def _common_prefix(rows: Sequence[Ids]) -> Ids:
-    columns = takewhile(lambda column: len(set(column)) == 1, zip(*rows, strict=False))
-    return tuple(column[0] for column in columns)
+def _find_common_prefix(rows: Sequence[Ids]) -> Ids:
+    columns = zip(*rows, strict=False)  # the ids of all rows at one position; the shortest row ends it
+    equal_columns = takewhile(lambda column: len(set(column)) == 1, columns)
+    return tuple(column[0] for column in equal_columns)
 
 
-def _common_suffix(rows: Sequence[Ids]) -> Ids:
-    return _common_prefix([row[::-1] for row in rows])[::-1]
+def _find_common_suffix(rows: Sequence[Ids]) -> Ids:
+    return _find_common_prefix([row[::-1] for row in rows])[::-1]
 
 
-def _words_by_characters(content: Ids, spans: Sequence[Span], filled: _FilledPrompt) -> TokenizedText:
+def _divide_into_words(content: Ids, spans: Sequence[Span], filled: _FilledPrompt) -> TokenizedText:
     """Divide ids into words by their spans; ids that reach outside the sentence go into head or tail."""
     text = filled.text
     head: list[int] = []
@@ -367,6 +376,7 @@ def _words_by_characters(content: Ids, spans: Sequence[Span], filled: _FilledPro
     tail: list[int] = []
     previous_end = filled.first_character
     for token_id, (first, end) in zip(content, spans, strict=True):
+        # A token may include blanks around the sentence, but nothing else of the template.
         begins_before = first < filled.first_character and bool(text[first : filled.first_character].strip())
         ends_behind = end > filled.end_character and bool(text[filled.end_character : end].strip())
         if end <= filled.first_character or begins_before:
@@ -392,7 +402,7 @@ class OwnTokenizer(NamedTuple):
     placeholder_id: int | None
 
 
-def own_tokenizer(tokenizer: Any, name: str, prepending: bool) -> OwnTokenizer:
+def copy_tokenizer(tokenizer: Any, name: str, prepending: bool) -> OwnTokenizer:
     """Copy a transformers tokenizer; with token prepending, the placeholder is added to the copy."""
     if not hasattr(tokenizer, "add_tokens") or not hasattr(tokenizer, "convert_ids_to_tokens"):
         raise ModelError(
@@ -404,6 +414,7 @@ def own_tokenizer(tokenizer: Any, name: str, prepending: bool) -> OwnTokenizer:
         tokenizer.add_tokens([PLACEHOLDER])
         placeholder_id = tokenizer.convert_tokens_to_ids(PLACEHOLDER)
     adapted = HuggingFaceTokenizer(tokenizer)
+    # Where the ids of any text begin among those with special tokens around it.
     bare_ids = adapted.encode_many(["a b"])[0]
     all_ids = list(tokenizer("a b")["input_ids"])
     possible_starts = range(len(all_ids) + 1)
@@ -430,7 +441,8 @@ class PromptVocabulary(HuggingFaceTokenizer):
         self._quoted = quoted
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
-        return super().encode_many([reachable_text(text, quoted=self._quoted) for text in texts])
+        return super().encode_many([clean_inner_text(text, quoted=self._quoted) for text in texts])
 
     def encode_with_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[Span] | None]]:
+        # The spans would be those of the cleaned texts.
         return [(ids, None) for ids in self.encode_many(texts)]
