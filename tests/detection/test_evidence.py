@@ -11,8 +11,8 @@ import pytest
 import planted
 import profiled
 from stickytoken import load_encoder, open_run, report
-from stickytoken.detection import _evidence
-from stickytoken.detection._evidence import unknown_copies
+from stickytoken.detection import evidence as measuring
+from stickytoken.detection.evidence import unknown_copies
 from stickytoken.detection.run_folder import EVIDENCE_FILE, EVIDENCE_RECORD_FILE
 from stickytoken.methods.symptoms import SymptomStage
 from stickytoken.unit_vectors import unit_vectors
@@ -162,7 +162,7 @@ def test_copies_that_become_an_unknown_word_are_found(encoder):
 
 
 def test_curves_leave_out_copies_that_become_an_unknown_word(encoder, tmp_path, monkeypatch):
-    monkeypatch.setattr(_evidence, "unknown_copies", lambda encoder, stage, token: {2} & set(stage.copies))
+    monkeypatch.setattr(measuring, "unknown_copies", lambda encoder, stage, token: {2} & set(stage.copies))
     run = planted.detect_thirty(encoder, tmp_path / "run")
     row = run.evidence.tokens.row(0, named=True)
     for copies, value in zip(row["copies"], row["below"], strict=True):

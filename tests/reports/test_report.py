@@ -22,7 +22,7 @@ import stickytoken
 from naming import naming, says
 from report_pages import Page
 from stickytoken import open_run
-from stickytoken.detection import reopen, token_evidence
+from stickytoken.detection.evidence import EvidenceMeasurer
 from stickytoken.detection.run import next_steps
 from stickytoken.errors import InputError, RunError
 from stickytoken.repairs.records import last_verified
@@ -406,8 +406,8 @@ def test_a_report_needs_no_effects(run, html, run_copy, planted_encoder):
     bare = open_run(run_copy)
     assert bare.tokens.equals(run.tokens)
     assert Page(stickytoken.report(run_copy).replace(str(run_copy), str(run.path))).text == Page(html).text
-    opened = reopen(bare, planted_encoder, categorize(planted_encoder.tokenizer))
-    assert len(token_evidence(opened, [34], with_ordinary=False).tokens) == 1
+    measurer = EvidenceMeasurer(bare, planted_encoder, categorize(planted_encoder.tokenizer))
+    assert len(measurer.measure([34], with_ordinary=False).tokens) == 1
     before = planted.files_of(run_copy)
     profiled.detect_in_documents(planted_encoder, run_copy)
     assert planted.files_of(run_copy) == before

@@ -194,7 +194,10 @@ CLAIMS = {
         ("| all-mpnet-base-v2 | 0 of 5,005 sampled |", [MPNET.sticky, MPNET.examined]),
         ("| EmbeddingGemma-300M | 1 of 5,007 sampled |", [GEMMA.sticky, GEMMA.examined]),
         ("| `<eos>`: 2.2× (1.9 to 2.6) |", GEMMA.push(EOS)),
-        ("typed eight ذ into 12 Cranfield abstracts", re.findall(r"(\d+) of \S+ documents", printed("stickytoken clean"))),
+        (
+            "typed eight ذ into 12 Cranfield abstracts",
+            re.findall(r"(\d+) of \S+ documents", printed("stickytoken clean")),
+        ),
         ("exit status 10", [GATE_CLOSED]),
         ("with 90% intervals; *sampled* means special tokens and 5,000 others", [LEVEL, SAMPLE]),
         ("*erased* is at least 40%", [HIDES]),

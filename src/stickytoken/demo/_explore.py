@@ -13,7 +13,6 @@ import polars as pl
 from stickytoken.comparisons import rule_lines, short_headline, tone_of
 from stickytoken.demo import _components as ui
 from stickytoken.demo.context import EXAMPLES, RunLibrary, Startup, check_token_id, worst_token
-from stickytoken.detection import token_evidence
 from stickytoken.detection.run import next_steps
 from stickytoken.detection.run_folder import RunEvidence
 from stickytoken.errors import InputError
@@ -350,8 +349,8 @@ def _find_evidence(startup: Startup, content: RunContent, token_id: int) -> RunE
         return stored._replace(tokens=rows)
     model = startup.context().model
     with model.encoder():
-        reopened = model.reopen_run(content.run)
-        measured = token_evidence(reopened, [token_id], with_ordinary=stored is None)
+        measurer = model.evidence_measurer(content.run)
+        measured = measurer.measure([token_id], with_ordinary=stored is None)
     if stored is None:
         return measured
     # The run stores the evidence of ordinary tokens, but not of this token.

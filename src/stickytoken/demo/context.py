@@ -17,7 +17,7 @@ import polars as pl
 
 import stickytoken.measurement as store
 from stickytoken.data import Sentences
-from stickytoken.detection import Reopened, reopen
+from stickytoken.detection.evidence import EvidenceMeasurer
 from stickytoken.detection.naming import available_tokens, parse_token, token_ids
 from stickytoken.detection.run import Run, model_difference
 from stickytoken.detection.run_folder import RunFolder, RunRecord
@@ -160,13 +160,13 @@ class SharedModel:
     def __init__(self, encoder: IdReader) -> None:
         self._encoder = encoder
         self._identity = encoder.identify()  # computed once: the model of a server does not change
-        # Reentrant: a run is reopened within calls that already hold the lock.
+        # Reentrant: `evidence_measurer` is called within calls that already hold the lock.
         self._lock = threading.RLock()
         self.vocabulary: Vocabulary = categorize(encoder.tokenizer)
         available = self.vocabulary.available
         self._unread = frozenset(token.id for token in available if not encoder.fits((token.id,)))
         # Keeps the last few runs that visitors asked for.
-        self._reopened = lru_cache(4)(lambda run: reopen(run, encoder, self.vocabulary))
+        self._evidence_measurer = lru_cache(4)(lambda run: EvidenceMeasurer(run, encoder, self.vocabulary))
 
     @property
     def name(self) -> str:
@@ -183,8 +183,8 @@ class SharedModel:
         """Return whether a run was made with this model."""
         return model_difference(record, self._identity) == []
 
-    def reopen_run(self, run: Run) -> Reopened:
-        """Return a `Reopened`, which combines a run with this model so that more tokens can be measured.
+    def evidence_measurer(self, run: Run) -> EvidenceMeasurer:
+        """Return what measures the evidence for more tokens of a run with this model.
 
         Raises:
             InputError: The run was made with another model.
@@ -195,7 +195,7 @@ class SharedModel:
                 f"{self.name} is loaded: start the app with --run {run.path.name} to measure more tokens"
             )
         with self._lock:
-            return self._reopened(run)
+            return self._evidence_measurer(run)
 
     def choose_benign(self, token_id: int, run: Run | None, count: int) -> tuple[Token, ...]:
         """Return at most `count` benign tokens that are matched to the given token.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,9 @@ import stickytoken.measurement as store
 import stickytoken.validation as checks
 from stickytoken import wall_time
 from stickytoken.data.readability import require_readable
-from stickytoken.detection import _evidence, run as runs_of, run_folder
-from stickytoken.detection.naming import (
-    TokenSource,
-    available_tokens,
-    choose_tokens,
-    reachable_ids,
-    token_ids,
-)
+from stickytoken.detection import run_folder
+from stickytoken.detection.evidence import EvidenceMeasurer
+from stickytoken.detection.naming import TokenSource, choose_tokens, reachable_ids, token_ids
 from stickytoken.detection.run import Run, open_run, record_normalizer
 from stickytoken.encoders.files.resolution import EncoderSpec
 from stickytoken.encoders.protocol import (
@@ -45,10 +40,10 @@ from stickytoken.measurement import ray_engine, resume
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.methods import METHODS, base, choose_method, method_named
 from stickytoken.methods.runner import Runner, shard_probes_for
-from stickytoken.methods.symptoms import EvidenceStage
-from stickytoken.settings import choose_insertion
+from stickytoken.settings import choose_insertion, part_of
+from stickytoken.settings.loading import RecordedLoading
 from stickytoken.unit_vectors import Similarity
-from stickytoken.vocabulary import CandidateTokenizer, Vocabulary, categorize, choose_joinings
+from stickytoken.vocabulary import CandidateTokenizer, categorize, choose_joinings
 
 __all__ = ["Run", "detect", "open_run", "probe"]
 
@@ -206,18 +201,11 @@ def detect(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision e
                 held.finish(held.record.model_copy(update={"result": result}))
         run = open_run(folder.path)
         if evidence and not run_folder.has_evidence(folder):
-            _write_evidence(job, run, folder, progress)
+            measured = EvidenceMeasurer(run, encoder, vocabulary).measure(progress=progress)
+            folder.write_table(run_folder.EVIDENCE_FILE, measured.tokens)
+            folder.write_record(run_folder.EVIDENCE_RECORD_FILE, measured.record)
     record_normalizer(run.path, tokenizer)
     return run
-
-
-def _write_evidence(
-    job: base.Job[base.MethodSettings], run: Run, folder: run_folder.RunFolder, progress: ProgressCallback
-) -> None:
-    stage = run.method.evidence_stage(job, run.plan)
-    measured = _evidence.measure_evidence(job, stage, run, progress=progress)
-    folder.write_table(run_folder.EVIDENCE_FILE, measured.tokens)
-    folder.write_record(run_folder.EVIDENCE_RECORD_FILE, measured.record)
 
 
 def _warn_unless_cosine(encoder: Encoder, method: base.Method) -> None:
@@ -353,36 +341,3 @@ def probe(
     probed = [vocabulary.token(vocabulary.place(token_id)) for token_id in ids]
     job = base.Job(encoder, settings, corpus, vocabulary, probed, restricted=True, sampled=False)
     return chosen_method.probe(job, progress)
-
-
-@dataclass(frozen=True)
-class Reopened:
-    """A finished run and its model, prepared to measure the curves of further tokens."""
-
-    run: Run
-    job: base.Job[base.MethodSettings]  # its corpus is empty, because the plan holds all texts
-    stage: EvidenceStage  # the carriers and anchors, already encoded
-
-
-def reopen(run: Run, encoder: Encoder, vocabulary: Vocabulary) -> Reopened:
-    """Prepare a finished run to measure the curves of further tokens with `token_evidence`.
-
-    The carriers and anchors of the run are encoded once, which takes a few seconds.
-
-    Raises:
-        RunError: The run was made with another model.
-    """
-    runs_of.require_same_model(run, encoder)
-    settings = run.settings.restored()
-    no_corpus = readers.Sentences((), "the plan of the run")
-    measured_ids = set(run.tokens["token_id"])
-    tokens = [token for token in vocabulary.available if token.id in measured_ids]
-    restricted = run.record.identity_parts["tokens"] is not None
-    job = base.Job(encoder, settings, no_corpus, vocabulary, tokens, restricted=restricted, sampled=False)
-    return Reopened(run, job, run.method.evidence_stage(job, run.plan))
-
-
-def token_evidence(opened: Reopened, token_ids: Sequence[int], with_ordinary: bool) -> run_folder.RunEvidence:
-    """Measure curves and pairs of the given tokens and, if ``with_ordinary``, of some ordinary tokens."""
-    ids = [token.id for token in available_tokens(opened.job.vocabulary, token_ids)]
-    return _evidence.measure_evidence(opened.job, opened.stage, opened.run, ids, with_ordinary)

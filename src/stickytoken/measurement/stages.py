@@ -68,20 +68,6 @@ class BatchStage(Stage, Protocol):
 AnyStage: TypeAlias = TokenStage | BatchStage
 
 
-@runtime_checkable
-class CopyCountingStage(Protocol):
-    """A stage that also needs to know how many of the inserted copies the tokenizer recognizes.
-
-    A copy in a text is not recognized if the tokenizer splits it, or merges it with its neighbours. Only who
-    computes a shard has the tokenizer, so the copies in each probe are counted here, and the counts added to
-    the token's row as ``seen``.
-    """
-
-    @property
-    def carrier_texts(self) -> Sequence[str]:
-        """The texts of a token's probes, in order, without the copies; empty if no copies are counted."""
-
-
 # The number of shards is rounded up to a multiple of this, so that one, two or four workers get equal numbers
 # of shards.
 _SHARD_MULTIPLE = 4
@@ -118,7 +104,7 @@ class _PreparedTokens:
         probe_counts: number of probes of each token, shape (T,).
         probes: the P probes of all tokens, as token ids, or as texts if the encoder reads only texts.
         copies_seen: for each token, the number of copies that the tokenizer recognizes in each probe; None if
-            the stage does not count copies.
+            they are not counted.
     """
 
     tokens: Sequence[Token]
@@ -134,17 +120,21 @@ class TokenWork:
     Attributes:
         stage: defines which texts to encode, and what to compute from their vectors.
         truncate: whether texts that are too long for the model are truncated, as the model itself would do.
+        carrier_texts: the texts of a token's probes, in order, without the copies. If there are any, it is
+            counted how many copies the tokenizer recognizes in each probe: it may split a copy, or merge it
+            with its neighbours.
     """
 
     stage: AnyStage
     truncate: bool = False
+    carrier_texts: Sequence[str] = ()
 
     @property
     def name(self) -> str:
         return self.stage.name
 
     def prepare(self, shard: Shard[Token], encoder: Encoder) -> _PreparedTokens:
-        """Return the probes of a shard, and the numbers of recognized copies if the stage counts copies.
+        """Return the probes of a shard, and the numbers of recognized copies if they are counted.
 
         The probes are tokenized if the encoder reads token ids.
         """
@@ -152,8 +142,8 @@ class TokenWork:
         probes_by_token = [self.stage.probes(token) for token in tokens]
         probes = [probe for probes_of_token in probes_by_token for probe in probes_of_token]
         copies_seen = None
-        if isinstance(self.stage, CopyCountingStage) and self.stage.carrier_texts:
-            copies_seen = _count_copies_seen(encoder, tokens, probes, self.stage.carrier_texts)
+        if self.carrier_texts:
+            copies_seen = _count_copies_seen(encoder, tokens, probes, self.carrier_texts)
         return _PreparedTokens(
             tokens=tokens,
             probe_counts=[len(probes_of_token) for probes_of_token in probes_by_token],
@@ -166,9 +156,9 @@ class TokenWork:
 
         Returns:
             One row per token, and the number of probes. A row has the column ``token_id`` and the columns of
-            the stage. If the stage counts copies (see `CopyCountingStage`), a row also has the column
-            ``seen``, with the number of recognized copies in each probe. If a server gave no vector for at
-            least one probe of the shard, all rows have the column `UNANSWERED`.
+            the stage. If copies are counted, a row also has the column ``seen``, with the number of
+            recognized copies in each probe. If a server gave no vector for at least one probe of the shard,
+            all rows have the column `UNANSWERED`.
         """
         stage = self.stage
         tokens = prepared.tokens

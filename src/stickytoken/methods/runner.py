@@ -82,10 +82,18 @@ class Runner:
         """Return a runner that computes in this process and writes no files."""
         return cls(LocalEngine(encoder), MemoryShards(), progress, shard_probes)
 
-    def __call__(self, stage: AnyStage, tokens: Sequence[Token], truncate: bool = False) -> pl.DataFrame:
-        """Run a stage and return one row per token. If ``truncate``, cut texts to the model's limit."""
+    def __call__(
+        self,
+        stage: AnyStage,
+        tokens: Sequence[Token],
+        *,
+        truncate: bool = False,
+        carrier_texts: Sequence[str] = (),
+    ) -> pl.DataFrame:
+        """Run a stage and return one row per token. The other arguments are those of `TokenWork`."""
         shards = cut_into_shards(tokens, stage.probes_per_token, self.shard_probes)
-        table = pl.concat(self.run_work(TokenWork(stage, truncate), shards, _ROWS_OF_TOKENS), how="diagonal")
+        work = TokenWork(stage, truncate, carrier_texts)
+        table = pl.concat(self.run_work(work, shards, _ROWS_OF_TOKENS), how="diagonal")
         if UNANSWERED in table.columns:
             incomplete = table.filter(pl.col(UNANSWERED).is_not_null())
             for token_id, text in incomplete.select("token_id", UNANSWERED).rows():

@@ -30,11 +30,11 @@ from stickytoken.methods.profile import token_vector_deviations
 from stickytoken.methods.profile.documents import (
     DocumentPanel,
     InDocuments,
+    bound_hidden_share,
     choose_collection,
     encode_documents,
     join_documents,
-    measure_in_documents,
-    surely_hidden,
+    measure_in_all_documents,
 )
 from stickytoken.methods.profile.estimates import (
     RoundResults,
@@ -308,7 +308,7 @@ class Recheck:
                 found = present(float(in_documents.found[document_row]))
                 if found is not None and token_id in split_ids:
                     queries = int(in_documents.queries[document_row])
-                    hidden = surely_hidden(
+                    hidden = bound_hidden_share(
                         round(found * queries), queries, in_documents.found_without, settings.confidence
                     )
                     # `fmax` ignores a reach that is unknown, NaN.
@@ -441,22 +441,11 @@ class Recheck:
         written_panel = replace(panel, carriers=panel.texts)
         results: list[InDocuments | None] = []
         for panel_of_tokens, tokens in ((panel, copies.as_ids), (written_panel, copies.as_text)):
-            if not tokens:
-                continue
-            # A run measures a token in more documents only while it may reach its threshold. Here, every
-            # token is measured in all of them, whatever it does.
-            never_reached = dict.fromkeys([token.id for token in tokens], np.inf)
-            all_documents = dict.fromkeys(never_reached, len(panel.places))
-            result = measure_in_documents(
-                panel_of_tokens,
-                runner,
-                tokens,
-                never_reached,
-                self.job.settings,
-                f"{self.name}: {which} in documents",
-                least_documents=all_documents,
-            )
-            results.append(result)
+            if tokens:
+                result = measure_in_all_documents(
+                    panel_of_tokens, runner, tokens, self.job.settings, f"{self.name}: {which} in documents"
+                )
+                results.append(result)
         return join_documents(results)
 
     @cached_property

@@ -20,12 +20,13 @@ from stickytoken.methods.base import Job
 from stickytoken.methods.profile.documents import (
     Announcer,
     Look,
+    bound_hidden_share,
     choose_collection,
     encode_documents,
+    measure_in_all_documents,
     measure_in_documents,
     plan_documents,
     predict_push,
-    surely_hidden,
 )
 from stickytoken.methods.profile.rounds import make_plan
 from stickytoken.methods.runner import Runner
@@ -126,12 +127,27 @@ def test_push_and_found_equal_a_search_that_sorts_every_result(model, job, restr
     token = next(token for token in job.tokens if token.text == planted.PLANTED)
     runner = Runner.in_memory(job.encoder, ignore_progress)
     measured = measure_in_documents(
-        panel, runner, [token], {token.id: 1.5}, job.settings, "x", least_documents={token.id: 64}
+        panel, runner, [token], {token.id: 1.5}, job.settings, "x", ids_in_all=[token.id]
     )
     push, found = slow_push(model, job, panel, planted.PLANTED, indexed)
     assert measured.push.value[0] == pytest.approx(push)
     assert measured.found[0] == pytest.approx(found)
     assert measured.documents[0] == len(panel.places) == 64
+
+
+def test_all_documents_at_once_show_what_they_show_in_steps(job, panel):
+    tokens = job.tokens[:20]
+    ids = [token.id for token in tokens]
+    at_once = Runner.in_memory(job.encoder, ignore_progress)
+    in_steps = Runner.in_memory(job.encoder, ignore_progress)
+    measured = measure_in_all_documents(panel, at_once, tokens, job.settings, "x")
+    expected = measure_in_documents(
+        panel, in_steps, tokens, dict.fromkeys(ids, 50.0), job.settings, "x", ids_in_all=ids
+    )
+    assert measured.ids.tolist() == sorted(ids)
+    assert set(measured.documents.tolist()) == {64}
+    for name in ("ids", "push", "found", "queries", "documents", "found_without"):
+        np.testing.assert_array_equal(getattr(measured, name), getattr(expected, name))
 
 
 def test_tokens_that_cannot_reach_their_threshold_are_measured_in_few_documents(job, panel):
@@ -239,9 +255,7 @@ def test_documents_with_copies_that_take_many_tokens_are_truncated(tmp_path):
     panel = encode_documents(job, make_plan(job, runner).documents, runner)
     written = replace(panel, carriers=panel.texts)
     token = Token(available[0].id, "river " * encoder.max_length, Joining.WORDS)
-    measured = measure_in_documents(
-        written, runner, [token], {token.id: np.inf}, job.settings, "written", least_documents={token.id: 64}
-    )
+    measured = measure_in_all_documents(written, runner, [token], job.settings, "written")
     assert measured.documents.tolist() == [len(panel.places)]
 
 
@@ -258,10 +272,10 @@ def test_all_tokens_can_be_measured_in_documents(encoder, tmp_path):
 
 def test_queries_are_surely_hidden_by_the_exact_interval():
     """None of n has the upper end 1 - (tail)^(1/n): Clopper and Pearson 1934."""
-    assert surely_hidden(0, 8, 0.9, 0.9) == pytest.approx(1 - (1 - 0.05 ** (1 / 8)) / 0.9)
-    assert surely_hidden(8, 8, 0.9, 0.9) == 0
-    assert surely_hidden(0, 0, 0.9, 0.9) == 0
-    assert surely_hidden(0, 8, 0.0, 0.9) == 0
+    assert bound_hidden_share(0, 8, 0.9, 0.9) == pytest.approx(1 - (1 - 0.05 ** (1 / 8)) / 0.9)
+    assert bound_hidden_share(8, 8, 0.9, 0.9) == 0
+    assert bound_hidden_share(0, 0, 0.9, 0.9) == 0
+    assert bound_hidden_share(0, 8, 0.0, 0.9) == 0
 
 
 def test_special_tokens_are_announced_once_their_interval_says_so(panel):
@@ -271,17 +285,17 @@ def test_special_tokens_are_announced_once_their_interval_says_so(panel):
     announcer.finish()
     assert "3 special tokens" in notes.pop()
     found = [1] * 8
-    announcer("first", 4, {0: Look(Interval(2.0, 1.4, 2.9), found), 1: Look(Interval(1.0, 0.8, 1.3), found)})
+    unclear = {0: Look(Interval(2.0, 1.4, 2.9), found, 4), 1: Look(Interval(1.0, 0.8, 1.3), found, 4)}
+    announcer.announce("first", unclear)
     assert not notes
-    announcer(
-        "second", 8, {0: Look(Interval(1.9, 1.55, 2.4), found * 2), 2: Look(Interval(0.1, 0, 0.3), [0] * 400)}
-    )
-    announcer("third", 16, {0: Look(Interval(1.9, 1.6, 2.2), found * 4)})
+    clear = {0: Look(Interval(1.9, 1.55, 2.4), found * 2, 8), 2: Look(Interval(0.1, 0, 0.3), [0] * 400, 8)}
+    announcer.announce("second", clear)
+    announcer.announce("third", {0: Look(Interval(1.9, 1.6, 2.2), found * 4, 16)})
     announcer.finish()
     assert len(notes) == 2
     assert all(part in notes[0] for part in ("'<0>' may push", "1.9", "1.5 to 2.4×", "8 documents so far"))
     assert all(part in notes[1] for part in ("'<2>' may hide", "0 of 400", "8 documents so far"))
-    announcer("last", 64, {1: Look(Interval(1.6, 1.5, 1.7), found * 8)})
+    announcer.announce("last", {1: Look(Interval(1.6, 1.5, 1.7), found * 8, 64)})
     assert all(part in notes[2] for part in ("'<1>' pushes", "1.6", "64 documents)"))
 
 

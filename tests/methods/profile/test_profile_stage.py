@@ -151,7 +151,8 @@ def test_a_row_equals_a_loop_over_carriers(carriers):
 def test_copies_are_counted_beyond_those_that_the_carrier_has(encoder):
     carriers = ("the river", "a song", "the river")
     probes = ("the river river", "a song", "a song")
-    stage = SimpleNamespace(carrier_texts=carriers, probes=lambda token: list(probes))
+    stage = SimpleNamespace(probes=lambda token: list(probes))
     token = Token(encoder.content_ids(["river"])[0][0], "river")
-    inputs_seen = TokenWork(stage).prepare(Shard(0, (token,)), encoder).copies_seen
+    work = TokenWork(stage, carrier_texts=carriers)
+    inputs_seen = work.prepare(Shard(0, (token,)), encoder).copies_seen
     assert inputs_seen == [[1, 0, 0]]

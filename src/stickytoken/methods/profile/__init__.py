@@ -107,7 +107,8 @@ def always_measured(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer) -> li
 def identity_parts(job: Job[ProfileSettings]) -> dict[str, Any]:
     """Return what can change the numbers of profile only, to add to the identity of a run.
 
-    A part is there only if it differs from what runs of earlier versions had, which so keep their identity.
+    All parts but the corpus are there only in runs whose numbers they can change. Such a run has another
+    identity than one that an earlier version made without the part; all others keep theirs.
     """
     encoder = job.encoder
     # Texts are drawn from all topics alike.

@@ -1,18 +1,18 @@
 """Copies in documents: in how many times as many wrong results they are, and whether their queries find them.
 
 A document with copies competes with all other documents of a collection, which have none. A result is wrong
-if the document doesn't answer the query. Tokens are measured in a few documents first, and then, as long as
-they may reach their threshold, in twice as many.
+if the document doesn't answer the query. A run measures tokens in a few documents first, and then, as long as
+they may reach their threshold, in twice as many. A recheck measures its tokens in all documents.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import cycle
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -306,20 +306,60 @@ class InDocuments:
     found_without: float
 
 
+def measure_in_all_documents(
+    panel: DocumentPanel,
+    runner: Runner,
+    tokens: Sequence[Token],
+    settings: ProfileSettings,
+    stage_name: str,
+) -> InDocuments:
+    """Measure tokens in all documents, whatever they do there."""
+    stage = panel.stage(stage_name, 0, len(panel.places))
+    rows = _run_stage(stage, tokens, runner)
+    found = np.array(rows["found"].to_list(), dtype=np.float64)  # shape (tokens, queries)
+    query_count = found.shape[1]
+    return InDocuments(
+        ids=rows["token_id"].to_numpy(),
+        push=_estimate_push(stage.wrong_results(rows), panel, settings),
+        found=found.mean(axis=1) if query_count else np.full(len(rows), np.nan),
+        queries=np.full(len(rows), query_count),
+        documents=np.full(len(rows), len(panel.places)),
+        found_without=float(panel.is_found.mean()),
+    )
+
+
+def _run_stage(stage: DocumentStage, tokens: Sequence[Token], runner: Runner) -> pl.DataFrame:
+    # Copies that are written may take more tokens than documents have room for. A search index truncates such
+    # documents, too.
+    return runner(stage, tokens, truncate=True).sort("token_id")
+
+
+def _estimate_push(
+    wrong_results: NDArray[np.bool_], panel: DocumentPanel, settings: ProfileSettings
+) -> Intervals:
+    """Return the push of T tokens by their wrong results in the first n documents, shape (T, M, n)."""
+    count = wrong_results.shape[2]
+    return push_ratios(
+        wrong_results,
+        panel.is_wrong_result[:, :count],
+        panel.weights[:, :count],
+        settings.confidence,
+        [settings.seed, _SAMPLES_KEY],
+    )
+
+
 class Look(NamedTuple):
     """What copies of a token do in the documents in which it has been measured so far.
 
     Attributes:
         push: in how many times as many wrong results the documents with copies are.
         found: for each query that one of the documents answers, 1 if it still finds this document, else 0.
+        documents: number of these documents.
     """
 
     push: Interval[float]
     found: Sequence[int]
-
-
-Report: TypeAlias = Callable[[str, int, Mapping[int, Look]], None]
-"""Takes the name of a stage, the number of documents so far, and what is known of each token, keyed by id."""
+    documents: int
 
 
 def measure_in_documents(
@@ -329,10 +369,10 @@ def measure_in_documents(
     thresholds: Mapping[int, float],
     settings: ProfileSettings,
     label: str,
-    least_documents: Mapping[int, int] | None = None,
     *,
+    ids_in_all: Iterable[int] = (),
     displayed_count: int = 0,
-    report: Report | None = None,
+    announcer: Announcer | None = None,
 ) -> InDocuments:
     """Measure tokens in a few documents, then those that may reach their threshold in more and more.
 
@@ -343,10 +383,10 @@ def measure_in_documents(
         thresholds: threshold of each token, keyed by token id.
         settings: provides the confidence level and the seed.
         label: what the names of the stages begin with.
-        least_documents: in how many documents to measure tokens whatever they do, keyed by token id.
+        ids_in_all: ids of the tokens that are measured in all documents whatever they do.
         displayed_count: number of tokens with the largest ratios that are measured in at least half of the
             documents, because they are displayed.
-        report: called with what is known of each token after every step.
+        announcer: reports what is known of the tokens after every step.
     """
     # What each token does in the documents so far, keyed by token id: for each step, which documents are
     # wrong results of which queries, shape (queries, documents of the step); and for each query that a
@@ -359,29 +399,24 @@ def measure_in_documents(
     counts = [count for count in DOCUMENT_COUNTS if count < len(panel.places)] + [len(panel.places)]
     for count in counts:
         stage = panel.stage(f"{label}-{count}", done, count)
-        # Copies that are written may take more tokens than documents have room for. A search index truncates
-        # such documents, too.
-        rows = runner(stage, remaining, truncate=True).sort("token_id")
+        rows = _run_stage(stage, remaining, runner)
+        done = count
         ids = rows["token_id"].to_list()
         for token_id, is_wrong_result, is_found in zip(
             ids, stage.wrong_results(rows), rows["found"].to_list(), strict=True
         ):
             wrong_results[token_id].append(is_wrong_result)
             found[token_id] += is_found
-        done = count
-        push = push_ratios(
-            np.stack([np.concatenate(wrong_results[token_id], axis=1) for token_id in ids]),
-            panel.is_wrong_result[:, :done],
-            panel.weights[:, :done],
-            settings.confidence,
-            [settings.seed, _SAMPLES_KEY],
-        )
-        for token_id, push_of_token in zip(ids, push.of_each(), strict=True):
-            looks[token_id] = Look(push_of_token, found[token_id])
-        if report is not None:
-            report(stage.name, done, {token_id: looks[token_id] for token_id in ids})
-        next_ids = {token_id for token_id in ids if done < (least_documents or {}).get(token_id, 0)}
-        next_ids |= _ids_that_may_push(looks, thresholds, ids)
+        in_all_steps = np.stack([np.concatenate(wrong_results[token_id], axis=1) for token_id in ids])
+        push = _estimate_push(in_all_steps, panel, settings)
+        looks_of_step = {
+            token_id: Look(push_of_token, found[token_id], done)
+            for token_id, push_of_token in zip(ids, push.of_each(), strict=True)
+        }
+        looks |= looks_of_step
+        if announcer is not None:
+            announcer.announce(stage.name, looks_of_step)
+        next_ids = _find_ids_that_may_push(looks_of_step, thresholds).union(ids_in_all)
         if done < _DOCUMENTS_FOR_DISPLAYED:
             largest_first = sorted(ids, key=lambda token_id: -looks[token_id].push.value)
             next_ids |= set(largest_first[:displayed_count])
@@ -389,34 +424,28 @@ def measure_in_documents(
         if not remaining:
             break
     ordered_ids = sorted(looks)
-    document_counts = [
-        sum(is_wrong_result.shape[1] for is_wrong_result in wrong_results[token_id])
-        for token_id in ordered_ids
-    ]
     found_shares = [np.mean(found[token_id]) if found[token_id] else np.nan for token_id in ordered_ids]
     return InDocuments(
         ids=np.array(ordered_ids, dtype=np.int64),
         push=Intervals.of_tokens([looks[token_id].push for token_id in ordered_ids]),
         found=np.array(found_shares, dtype=np.float64),
         queries=np.array([len(found[token_id]) for token_id in ordered_ids], dtype=np.int64),
-        documents=np.array(document_counts, dtype=np.int64),
+        documents=np.array([looks[token_id].documents for token_id in ordered_ids], dtype=np.int64),
         found_without=float(panel.is_found.mean()),
     )
 
 
-def _ids_that_may_push(
-    looks: Mapping[int, Look], thresholds: Mapping[int, float], ids: Sequence[int]
-) -> set[int]:
+def _find_ids_that_may_push(looks: Mapping[int, Look], thresholds: Mapping[int, float]) -> set[int]:
     """Return the tokens whose value reaches their threshold, and the best of those whose interval does.
 
     This is sequential halving (Karnin et al. 2013, "Almost optimal exploration in multi-armed bandits"), but
     no token is left out that reaches its threshold so far. So every look but the last can only drop tokens:
     one that is dropped stays below its threshold, and a verdict of sticky rests on all documents.
     """
-    by_share = sorted(ids, key=lambda token_id: -looks[token_id].push.value / thresholds[token_id])
-    best = set(by_share[: math.ceil(_KEPT_SHARE * len(ids))])
+    by_share = sorted(looks, key=lambda token_id: -looks[token_id].push.value / thresholds[token_id])
+    best = by_share[: math.ceil(_KEPT_SHARE * len(looks))]
     # NaN counts as reaching: nothing is known yet.
-    reaching = {token_id for token_id in ids if not looks[token_id].push.value < thresholds[token_id]}
+    reaching = {token_id for token_id in looks if not looks[token_id].push.value < thresholds[token_id]}
     possible = {token_id for token_id in best if looks[token_id].push.high >= thresholds[token_id]}
     return reaching | possible
 
@@ -443,11 +472,16 @@ def join_documents(of_tokens: Sequence[InDocuments | None]) -> InDocuments | Non
     )
 
 
-def surely_hidden(found: int, queries: int, found_without: float, confidence: float) -> float:
-    """Return the share of the queries that copies of a token surely keep from their documents.
+def bound_hidden_share(found: int, queries: int, found_without: float, confidence: float) -> float:
+    """Return the share of the queries that copies of a token keep from their documents at least.
 
     It is 0.4 if the upper end of the interval of those that find them is 60% of those without copies. So the
     copies act like ones that erase 40%.
+
+    An erased share is relative to copies of the ordinary token, which hide documents a little, too. This
+    share is relative to documents without copies, where there are no ordinary copies to compare with: special
+    tokens are announced before any other is measured, and copies that a repaired tokenizer splits are longer
+    than ordinary ones.
 
     Args:
         found: number of queries that find the document that answers them.
@@ -488,14 +522,14 @@ class Announcer:
         self._progress = progress
         self._announced_ids: set[int] = set()
 
-    def __call__(self, stage: str, documents: int, looks: Mapping[int, Look]) -> None:
+    def announce(self, stage: str, looks: Mapping[int, Look]) -> None:
         """Announce the tokens that push or may hide documents, and that no earlier call has announced."""
-        is_last = documents == self._document_count
-        pushes = "pushes" if is_last else "may push"
-        searched = f"{documents} documents" if is_last else f"{documents} documents so far"
         for token_id, look in looks.items():
             if token_id in self._announced_ids:
                 continue
+            is_last = look.documents == self._document_count
+            pushes = "pushes" if is_last else "may push"
+            searched = f"{look.documents} documents" if is_last else f"{look.documents} documents so far"
             text = quoted(self._text_of_token[token_id])
             note = ""
             if look.push.low >= self._settings.smallest_push:
@@ -515,7 +549,7 @@ class Announcer:
                 self._progress(Progress(stage, len(looks), len(looks), note=note, unit="tokens"))
 
     def _may_hide(self, found: Sequence[int]) -> bool:
-        hidden = surely_hidden(sum(found), len(found), self._found_without, self._settings.confidence)
+        hidden = bound_hidden_share(sum(found), len(found), self._found_without, self._settings.confidence)
         return hidden >= self._settings.smallest_erased
 
     def finish(self) -> None:

@@ -1,4 +1,7 @@
-"""Estimate the erased share of each token, with an interval, from the measurements of all rounds."""
+"""Estimate the erased share of each token, with an interval, from the measurements of all rounds.
+
+What copies of every token do to a text, its effects, goes into a file for commands that use the run.
+"""
 
 from __future__ import annotations
 
@@ -71,13 +74,13 @@ def read_measurements(rows: pl.DataFrame) -> RoundResults:
     ordered = rows.sort("token_id")
     return RoundResults(
         ids=ordered["token_id"].to_numpy().astype(np.int64),
-        effects=Effects(ordered["contraction"].to_numpy(writable=True), _matrix(ordered, "pull")),
-        contractions=_matrix(ordered, "contractions").astype(np.float64),
-        copies_seen=_matrix(ordered, "seen") if "seen" in ordered.columns else None,
+        effects=Effects(ordered["contraction"].to_numpy(writable=True), _read_matrix(ordered, "pull")),
+        contractions=_read_matrix(ordered, "contractions").astype(np.float64),
+        copies_seen=_read_matrix(ordered, "seen") if "seen" in ordered.columns else None,
     )
 
 
-def _matrix(table: pl.DataFrame, column: str) -> NDArray[Any]:
+def _read_matrix(table: pl.DataFrame, column: str) -> NDArray[Any]:
     """Return a column of lists of equal length as an array with one row per list."""
     # With a large vocabulary, lists of Python numbers would take a gigabyte.
     flat = table[column].explode().to_numpy(writable=True)
@@ -191,7 +194,7 @@ def estimate(measured: MeasuredJob) -> TokenNumbers:
     is_pilot = np.isin(confirmed.ids, pilots)
     in_confirming, ordinary_contraction = compare_with_ordinary(confirmed.contractions, is_pilot, confidence)
     # Contractions minus the ordinary token's. Those from the screening carriers give way to better ones.
-    beyond_ordinary_token = _screen_estimates(
+    beyond_ordinary_token = _estimate_from_screening(
         screened.contractions, screened.rows_of(pilots), in_confirming.value[is_pilot], confidence
     )
     confirmed_rows = screened.rows_of(confirmed.ids)
@@ -266,7 +269,7 @@ def _require_different_effects(pilot_contractions: Floats) -> None:
         )
 
 
-def _screen_estimates(
+def _estimate_from_screening(
     values: Floats, pilot_rows: NDArray[np.intp], confirmed_pilots: Floats, confidence: float
 ) -> Intervals:
     """Estimate the effect of each token from the few screening carriers.
@@ -302,7 +305,7 @@ def deviations_of(ids: Ids, deviation_by_id: Mapping[int, float] | None) -> Floa
     return np.array([deviation_by_id.get(token_id, np.nan) for token_id in ids.tolist()])
 
 
-def _blocks(matrix: NDArray[Any]) -> Iterator[NDArray[Any]]:
+def _iterate_blocks(matrix: NDArray[Any]) -> Iterator[NDArray[Any]]:
     # A matrix without rows is one block, so that there is something to concatenate.
     for start in range(0, max(1, len(matrix)), _BLOCK_ROWS):
         yield matrix[start : start + _BLOCK_ROWS]
@@ -330,7 +333,9 @@ def write_effects(folder: ResultFolder, screened: RoundResults, most_bytes: int 
     if most_axes < pull.shape[1]:
         axes = _main_axes(pull, most_axes)
         folder.write_table(AXES_FILE, pl.DataFrame({"axis": axes}))
-        coordinates = [(block.astype(np.float32) @ axes.T).astype(np.float16) for block in _blocks(pull)]
+        coordinates = [
+            (block.astype(np.float32) @ axes.T).astype(np.float16) for block in _iterate_blocks(pull)
+        ]
         pull = np.concatenate(coordinates)
     table = pl.DataFrame(
         {
@@ -345,7 +350,7 @@ def write_effects(folder: ResultFolder, screened: RoundResults, most_bytes: int 
 def _main_axes(vectors: NDArray[Any], count: int) -> NDArray[np.float32]:
     """Return the orthonormal axes, as rows, on which the vectors vary most around the zero vector."""
     products = np.zeros((vectors.shape[1], vectors.shape[1]))
-    for block in _blocks(vectors):
+    for block in _iterate_blocks(vectors):
         block_float32 = block.astype(np.float32)
         products += block_float32.T @ block_float32
     _, axes = np.linalg.eigh(products)  # one axis per column, in ascending order of its eigenvalue

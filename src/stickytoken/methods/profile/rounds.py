@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
-from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -60,7 +59,7 @@ from stickytoken.methods.profile.plan import (
     tokens_per_batch,
     tokens_to_confirm,
 )
-from stickytoken.methods.profile.records import DocumentsRecord, ProfilePlanRecord
+from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.runner import Runner
 from stickytoken.methods.statistics import Effects, TokenEffects, carrier_contractions, fit_effects
 from stickytoken.settings.profile import Measuring, ProfileSettings
@@ -101,8 +100,7 @@ def make_plan(job: Job[ProfileSettings], runner: Runner) -> ProfilePlanRecord:
     """Choose the texts and the pilots of a run, and measure the model's mean similarity.
 
     Before the mean similarity, which takes longer, special tokens are measured in the documents of the plan,
-    and announced as soon as it is known what they may do. `measure_rounds` finds these measurements in the
-    store of the runner.
+    and announced as soon as it is known what they may do.
 
     Args:
         job: provides the model, corpus, vocabulary, tokens and settings.
@@ -112,13 +110,17 @@ def make_plan(job: Job[ProfileSettings], runner: Runner) -> ProfilePlanRecord:
         InputError: see `plan.choose_texts`; or the model gives all texts the same vector.
     """
     chosen = choose_texts(job)
-    spread = _spread_of_similarities(job.encoder, chosen.carriers, job.sentences.source)
-    _measure_special_tokens(job, chosen.documents, runner, announce=True)
+    spread = _measure_spread(job.encoder, chosen.carriers, job.sentences.source)
+    panel = documents.encode_documents(job, chosen.documents, runner)
+    if panel is not None:
+        # Only to announce them: `measure_rounds` reads these measurements from the store, because a run that
+        # is continued begins there, with the plan of the interrupted session.
+        _measure_special_tokens(job, panel, runner)
     similarity = measure_mean_similarity(job.encoder, runner, tolerance=_ERROR_SHARE * spread)
     return chosen.plan(job.encoder, similarity)
 
 
-def _spread_of_similarities(encoder: Encoder, carriers: Sequence[str], source: str) -> float:
+def _measure_spread(encoder: Encoder, carriers: Sequence[str], source: str) -> float:
     vectors = unit_vectors(encoder.encode(carriers))
     similarities = (vectors @ vectors.T)[~np.eye(len(vectors), dtype=np.bool_)]
     if similarities.std() < _NO_VARIATION:
@@ -130,39 +132,21 @@ def _spread_of_similarities(encoder: Encoder, carriers: Sequence[str], source: s
     return float(similarities.std())
 
 
-class DocumentRound(NamedTuple):
-    """The documents of a run, and what special tokens do in them.
-
-    Attributes:
-        panel: the encoded collection of documents; None if there is none.
-        special: the measurements of special tokens; None if none was measured.
-    """
-
-    panel: DocumentPanel | None
-    special: InDocuments | None
-
-    @property
-    def special_ids(self) -> set[int]:
-        """The ids of the special tokens that were measured."""
-        return set() if self.special is None else set(self.special.ids.tolist())
-
-
 def _measure_special_tokens(
-    job: Job[ProfileSettings], record: DocumentsRecord | None, runner: Runner, *, announce: bool = False
-) -> DocumentRound:
-    """Encode the documents, and measure the job's special tokens in them, in few at first.
+    job: Job[ProfileSettings], panel: DocumentPanel, runner: Runner
+) -> InDocuments | None:
+    """Measure the job's special tokens in documents, in few at first; None if it has none.
 
-    If ``announce``, those that push or hide documents are reported as soon as this is known.
+    The progress of the runner shows those that push or hide documents as soon as this is known.
     """
     special = special_tokens(job.vocabulary, job.encoder.tokenizer)
     special_ids = {token.id for token in special} - set(job.vocabulary.unspelled)
     tokens = [token for token in job.tokens if token.id in special_ids]
-    panel = documents.encode_documents(job, record, runner)
-    if panel is None or not tokens:
-        return DocumentRound(panel, special=None)
+    if not tokens:
+        return None
     # Any of them may have an unusual vector.
     lowered = float(thresholds(np.inf, job.settings)[PUSH.key])
-    announcer = Announcer(tokens, job.settings, panel, runner.progress) if announce else None
+    announcer = Announcer(tokens, job.settings, panel, runner.progress)
     in_documents = measure_in_documents(
         panel,
         runner,
@@ -170,11 +154,10 @@ def _measure_special_tokens(
         dict.fromkeys(special_ids, lowered),
         job.settings,
         documents.SPECIAL,
-        report=announcer,
+        announcer=announcer,
     )
-    if announcer is not None:
-        announcer.finish()
-    return DocumentRound(panel, in_documents)
+    announcer.finish()
+    return in_documents
 
 
 def measure_rounds(
@@ -201,28 +184,27 @@ def measure_rounds(
         The measurements of all tokens in the screening carriers, of the pilots and the confirmed tokens in
         the other carriers, and of special and suspicious tokens in documents.
     """
-    # They were measured, and shown to the user, when the plan was made. They are read here, and only measured
-    # again if the size of the shards changed in between.
+    # Special tokens were measured, and shown to the user, when the plan was made. They are measured again
+    # only if the size of the shards has changed since.
     silent_runner = replace(runner, progress=ignore_progress)
-    documents_so_far = _measure_special_tokens(job, plan.documents, silent_runner)
-    special_ids = documents_so_far.special_ids
+    panel = documents.encode_documents(job, plan.documents, silent_runner)
+    special = None if panel is None else _measure_special_tokens(job, panel, silent_runner)
+    special_ids = set() if special is None else set(special.ids.tolist())
     measured = _measure_in_carriers(
         job, plan, runner, vector_deviations, special_ids, confirm_all=confirm_all
     )
-    if documents_so_far.panel is None:
+    if panel is None:
         return measured
-    suspects = _measure_suspects(
-        measured, documents_so_far.panel, runner, special_ids, measure_all=confirm_all
-    )
-    return replace(measured, in_documents=join_documents([documents_so_far.special, suspects]))
+    suspects = _measure_suspects(measured, panel, runner, special_ids, measure_all=confirm_all)
+    return replace(measured, in_documents=join_documents([special, suspects]))
 
 
-def _judged_ids(job: Job[ProfileSettings]) -> Ids:
+def _list_judged_ids(job: Job[ProfileSettings]) -> Ids:
     ids = [token.id for token in job.tokens if token.id not in job.vocabulary.unspelled]
     return np.array(ids, dtype=np.int64)
 
 
-def _tokens_by_id(job: Job[ProfileSettings]) -> dict[int, Token]:
+def _index_tokens(job: Job[ProfileSettings]) -> dict[int, Token]:
     # Tokens that a user probes may be missing from ``available``, because they cannot occur in text.
     return {token.id: token for token in (*job.vocabulary.available, *job.tokens)}
 
@@ -240,13 +222,14 @@ def _measure_in_carriers(
 
     The tokens in ``special_ids`` are always selected. The other arguments are those of `measure_rounds`.
     """
-    tokens = _tokens_by_id(job)
-    job_ids = _judged_ids(job)
+    tokens = _index_tokens(job)
+    job_ids = _list_judged_ids(job)
     pilot_ids = np.array(plan.pilots, dtype=np.int64)
 
     def measure(step: Round, carriers: list[int], ids: Ids, stage_name: str = "") -> RoundResults:
         stage = round_stage(job.encoder, job.settings, plan, step, carriers, stage_name)
-        rows = runner(stage, [tokens[token_id] for token_id in ids.tolist()])
+        tokens_of_stage = [tokens[token_id] for token_id in ids.tolist()]
+        rows = runner(stage, tokens_of_stage, carrier_texts=stage.carrier_texts)
         return read_corrected_measurements(rows, stage, job.encoder)
 
     first_carriers = list(range(carriers_at_first(job)))
@@ -271,160 +254,27 @@ def _measure_in_carriers(
     measure_batch = partial(measure, Round.CONFIRM, confirming_carriers)
     # The pilots have already been measured in the confirming carriers.
     unconfirmed_ids = np.setdiff1d(job_ids, pilot_ids)
-    if confirm_all:
-        measured = _confirm_batch(measured, unconfirmed_ids, measure_batch, number=1)
-    else:
-        budgeted_tokens = tokens_to_confirm(job.settings, len(job_ids))
+    if not confirm_all:
         measured = confirm_in_batches(
             measured,
             unconfirmed_ids,
-            budgeted_tokens,
+            tokens_to_confirm(job.settings, len(job_ids)),
             measure_batch,
             first_ids=sorted(special_ids),
         )
+    elif len(unconfirmed_ids):
+        confirmed = measure_batch(unconfirmed_ids, confirming_stage(batch=1))
+        measured = replace(measured, confirmed=join_tokens(measured.confirmed, confirmed))
     # A token that may reach its threshold is also measured in the other carriers, and judged by all of them
     # together. If the first carriers alone could flag a token, each token would have two chances to be
     # flagged by accident.
-    possible_ids = _find_ids_that_may_reach(measured, job_ids)
-    if other_carriers and len(possible_ids):
-        further_ids = np.union1d(possible_ids, pilot_ids)
+    measures = estimate(measured).measures_of(job_ids)
+    may_reach = measures.confirmed & verdict.may_erase_enough(measures, job.settings)
+    if other_carriers and may_reach.any():
+        further_ids = np.union1d(job_ids[may_reach], pilot_ids)
         further = measure(Round.CONFIRM, other_carriers, further_ids, f"{Round.CONFIRM}-further")
         measured = replace(measured, confirmed=add_carriers(measured.confirmed, further))
     return measured
-
-
-def _measure_suspects(
-    measured: MeasuredJob,
-    panel: DocumentPanel,
-    runner: Runner,
-    special_ids: Collection[int],
-    *,
-    measure_all: bool,
-) -> InDocuments:
-    """Measure in documents the tokens that may push, and those that erase so much that they are sticky.
-
-    The tokens in ``special_ids`` have already been measured there.
-    """
-    job = measured.job
-    tokens = _tokens_by_id(job)
-    job_ids = _judged_ids(job)
-    measures = estimate(measured).measures_of(job_ids)
-    verdicts = verdict.apply_rule(measures, job.settings).verdicts
-    # These measures have no push, so a token that is sticky by them is so because it erases.
-    erasing_ids = job_ids[[token_verdict == "sticky" for token_verdict in verdicts]].tolist()
-    suspect_ids = choose_suspects(measured, panel, measure_all=measure_all).union(erasing_ids)
-    # A query finds its document or not. So how many queries fail because of an erasing token shows only in
-    # many documents.
-    ids_in_all_documents = set(erasing_ids)
-    displayed_count = 0
-    if not documents.measures_few_tokens(job):
-        # Other tokens are compared with the ordinary ones, which are therefore measured as closely as any.
-        ids_in_all_documents |= set(ordinary_tokens(job, measured.plan.pilots))
-        displayed_count = verdict.DISPLAYED
-    ordered_ids = np.array(sorted(suspect_ids.difference(special_ids)), dtype=np.int64)
-    deviations = deviations_of(ordered_ids, measured.vector_deviations)
-    push_thresholds = thresholds(deviations, job.settings)[PUSH.key]
-    return measure_in_documents(
-        panel,
-        runner,
-        [tokens[token_id] for token_id in ordered_ids.tolist()],
-        dict(zip(ordered_ids.tolist(), push_thresholds.tolist(), strict=True)),
-        job.settings,
-        _SUSPECTS,
-        least_documents=dict.fromkeys(ids_in_all_documents, documents.DOCUMENT_COUNTS[-1]),
-        displayed_count=displayed_count,
-    )
-
-
-def _find_ids_that_may_reach(measured: MeasuredJob, job_ids: Ids) -> Ids:
-    measures = estimate(measured).measures_of(job_ids)
-    may_reach = verdict.may_erase_enough(measures, measured.job.settings)
-    return measures.ids[measures.confirmed & may_reach]
-
-
-def choose_suspects(measured: MeasuredJob, panel: DocumentPanel, *, measure_all: bool) -> set[int]:
-    """Return the ids of the tokens to measure in documents.
-
-    These are random tokens, which define what is ordinary; and of the job's tokens, those with an unusual
-    vector, those that erase most, and those that are expected to push most, if this can be predicted. All of
-    the job's tokens are chosen if a user named so few, if they are no more than the random ones, or if
-    ``measure_all`` or the settings say so.
-    """
-    job = measured.job
-    settings = job.settings
-    ids = np.unique(_judged_ids(job))
-    random_ids = set(measured.plan.pilots)
-    most_tokens_in_full = len(random_ids) if job.sampled else _NAMED_IN_DOCUMENTS
-    if measure_all or settings.documents is Measuring.ALL or len(ids) <= most_tokens_in_full:
-        return random_ids.union(ids.tolist())
-    measures = estimate(measured).measures_of(ids)
-    count = suspects_needed(job)
-    suspects = set(ids[measures.vector_deviation >= settings.unusual].tolist())
-    suspects |= set(verdict.ids_of_largest(ids, measures.erased.value, count))
-    if panel.search.similarity in documents.PREDICTABLE:
-        screened = measured.screened
-        rows = screened.rows_of(ids)
-        effects = TokenEffects(ids, screened.effects.contraction[rows], screened.effects.pull[rows])
-        suspects |= set(verdict.ids_of_largest(ids, predict_push(effects, panel), count))
-    return random_ids | suspects
-
-
-# Measures tokens with the given ids in the confirming carriers, in a stage with the given name.
-MeasureBatch: TypeAlias = Callable[[Ids, str], RoundResults]
-
-
-def _confirm_batch(
-    measured: MeasuredJob, ids: Ids, measure_batch: MeasureBatch, *, number: int
-) -> MeasuredJob:
-    if not len(ids):
-        return measured
-    confirmed = measure_batch(np.sort(ids), confirming_stage(number))
-    return replace(measured, confirmed=join_tokens(measured.confirmed, confirmed))
-
-
-def confirm_in_batches(
-    measured: MeasuredJob,
-    ids: Ids,
-    budgeted_tokens: int,
-    measure_batch: MeasureBatch,
-    first_ids: Sequence[int] = (),
-) -> MeasuredJob:
-    """Measure tokens in the confirming carriers, until no other token is expected to reach its threshold.
-
-    The round ends after a batch in which no token can still reach its threshold, if no remaining token may
-    reach it by its screening estimate either. If the budget is used up earlier, the remaining tokens that may
-    reach their thresholds by their screening estimates are counted as unconfirmed.
-
-    Args:
-        measured: the measurements of the pilot round and the screening round.
-        ids: ids of the tokens to choose from, without the pilots.
-        budgeted_tokens: number of tokens that the budget allows to confirm.
-        measure_batch: measures a batch.
-        first_ids: ids of tokens that are measured in any case.
-    """
-    settings = measured.job.settings
-    screened = estimate(measured)
-    ordered_ids = verdict.order_to_confirm(screened.measures_of(ids), settings, first_ids)
-    may_reach_by_screen = verdict.may_erase_enough(screened.measures_of(ordered_ids), settings)
-    budgeted_ids = ordered_ids[:budgeted_tokens]
-    size = tokens_per_batch(measured.job)
-    for number, start in enumerate(range(0, len(budgeted_ids), size), start=1):
-        batch_ids = budgeted_ids[start : start + size]
-        measured = _confirm_batch(measured, batch_ids, measure_batch, number=number)
-        batch_measures = estimate(measured).measures_of(batch_ids)
-        batch_may_reach = verdict.may_erase_enough(batch_measures, settings).any()
-        rest_may_reach = may_reach_by_screen[start + size :].any()
-        if not batch_may_reach and not rest_may_reach:
-            break
-    return replace(measured, unconfirmed=int(may_reach_by_screen[budgeted_tokens:].sum()))
-
-
-def confirming_stage(batch: int) -> str:
-    """Return the name of the stage that measures a batch of the confirming round.
-
-    The first batch has the number 1. A run that confirms all of its tokens has only this batch.
-    """
-    return f"{Round.CONFIRM}-{batch}"
 
 
 def _choose_screening_carriers(
@@ -442,6 +292,122 @@ def _choose_screening_carriers(
     return texts.representative_carriers(pilots.contractions, lengths, candidates, count)
 
 
+def confirm_in_batches(
+    measured: MeasuredJob,
+    ids: Ids,
+    budgeted_tokens: int,
+    measure_batch: Callable[[Ids, str], RoundResults],
+    first_ids: Sequence[int] = (),
+) -> MeasuredJob:
+    """Measure tokens in the confirming carriers, until no other token is expected to reach its threshold.
+
+    The round ends after a batch in which no token can still reach its threshold, if no remaining token may
+    reach it by its screening estimate either. If the budget is used up earlier, the remaining tokens that may
+    reach their thresholds by their screening estimates are counted as unconfirmed.
+
+    Args:
+        measured: the measurements of the pilot round and the screening round.
+        ids: ids of the tokens to choose from, without the pilots.
+        budgeted_tokens: number of tokens that the budget allows to confirm.
+        measure_batch: measures a batch of tokens in the confirming carriers, in a stage with the given name.
+        first_ids: ids of tokens that are measured in any case.
+    """
+    settings = measured.job.settings
+    screened = estimate(measured)
+    ordered_ids = verdict.order_to_confirm(screened.measures_of(ids), settings, first_ids)
+    may_reach_by_screen = verdict.may_erase_enough(screened.measures_of(ordered_ids), settings)
+    budgeted_ids = ordered_ids[:budgeted_tokens]
+    size = tokens_per_batch(measured.job)
+    for number, start in enumerate(range(0, len(budgeted_ids), size), start=1):
+        batch_ids = budgeted_ids[start : start + size]
+        confirmed = measure_batch(np.sort(batch_ids), confirming_stage(number))
+        measured = replace(measured, confirmed=join_tokens(measured.confirmed, confirmed))
+        batch_measures = estimate(measured).measures_of(batch_ids)
+        batch_may_reach = verdict.may_erase_enough(batch_measures, settings).any()
+        rest_may_reach = may_reach_by_screen[start + size :].any()
+        if not batch_may_reach and not rest_may_reach:
+            break
+    return replace(measured, unconfirmed=int(may_reach_by_screen[budgeted_tokens:].sum()))
+
+
+def confirming_stage(batch: int) -> str:
+    """Return the name of the stage that measures a batch of the confirming round.
+
+    The first batch has the number 1. A run that confirms all of its tokens has only this batch.
+    """
+    return f"{Round.CONFIRM}-{batch}"
+
+
+def _measure_suspects(
+    measured: MeasuredJob,
+    panel: DocumentPanel,
+    runner: Runner,
+    special_ids: Collection[int],
+    *,
+    measure_all: bool,
+) -> InDocuments:
+    """Measure in documents the tokens that may push, and those that erase so much that they are sticky.
+
+    The tokens in ``special_ids`` have already been measured there.
+    """
+    job = measured.job
+    tokens = _index_tokens(job)
+    job_ids = _list_judged_ids(job)
+    measures = estimate(measured).measures_of(job_ids)
+    verdicts = verdict.apply_rule(measures, job.settings).verdicts
+    # These measures have no push, so a token that is sticky by them is so because it erases.
+    erasing_ids = job_ids[[token_verdict == "sticky" for token_verdict in verdicts]].tolist()
+    suspect_ids = _choose_suspects(measured, panel, measure_all=measure_all).union(erasing_ids)
+    # A query finds its document or not. So how many queries fail because of an erasing token shows only in
+    # many documents.
+    ids_in_all = set(erasing_ids)
+    displayed_count = 0
+    if not documents.measures_few_tokens(job):
+        # Other tokens are compared with the ordinary ones, which are therefore measured as closely as any.
+        ids_in_all |= set(ordinary_tokens(job, measured.plan.pilots))
+        displayed_count = verdict.DISPLAYED
+    ordered_ids = np.array(sorted(suspect_ids.difference(special_ids)), dtype=np.int64)
+    deviations = deviations_of(ordered_ids, measured.vector_deviations)
+    push_thresholds = thresholds(deviations, job.settings)[PUSH.key]
+    return measure_in_documents(
+        panel,
+        runner,
+        [tokens[token_id] for token_id in ordered_ids.tolist()],
+        dict(zip(ordered_ids.tolist(), push_thresholds.tolist(), strict=True)),
+        job.settings,
+        _SUSPECTS,
+        ids_in_all=ids_in_all,
+        displayed_count=displayed_count,
+    )
+
+
+def _choose_suspects(measured: MeasuredJob, panel: DocumentPanel, *, measure_all: bool) -> set[int]:
+    """Return the ids of the tokens to measure in documents.
+
+    These are random tokens, which define what is ordinary; and of the job's tokens, those with an unusual
+    vector, those that erase most, and those that are expected to push most, if this can be predicted. All of
+    the job's tokens are chosen if a user named so few, if they are no more than the random ones, or if
+    ``measure_all`` or the settings say so.
+    """
+    job = measured.job
+    settings = job.settings
+    ids = np.unique(_list_judged_ids(job))
+    random_ids = set(measured.plan.pilots)
+    most_tokens_in_full = len(random_ids) if job.sampled else _NAMED_IN_DOCUMENTS
+    if measure_all or settings.documents is Measuring.ALL or len(ids) <= most_tokens_in_full:
+        return random_ids.union(ids.tolist())
+    measures = estimate(measured).measures_of(ids)
+    count = suspects_needed(job)
+    suspects = set(ids[measures.vector_deviation >= settings.unusual].tolist())
+    suspects |= set(verdict.ids_of_largest(ids, measures.erased.value, count))
+    if panel.search.similarity in documents.PREDICTABLE:
+        screened = measured.screened
+        rows = screened.rows_of(ids)
+        effects = TokenEffects(ids, screened.effects.contraction[rows], screened.effects.pull[rows])
+        suspects |= set(verdict.ids_of_largest(ids, predict_push(effects, panel), count))
+    return random_ids | suspects
+
+
 @dataclass(frozen=True)
 class ProfileStage:
     """Inserts copies of each token into K carriers, and compares the vectors with those without copies.
@@ -455,7 +421,8 @@ class ProfileStage:
         without_copies: unit vectors of the carriers without copies, shape (K, d).
         seed: seed of random placements.
         precision: precision to run the model in; if None, the model's own.
-        counts_copies: whether the engine counts the copies that the tokenizer recognizes in each text.
+        carrier_texts: the texts of the carriers if the copies that the tokenizer recognizes in each are to be
+            counted; else empty.
     """
 
     name: str
@@ -465,14 +432,7 @@ class ProfileStage:
     without_copies: NDArray[np.float32]
     seed: int
     precision: Precision | None = None
-    counts_copies: bool = False
-
-    @property
-    def carrier_texts(self) -> Sequence[str]:
-        """The texts of the carriers, which the engine needs to count copies; empty if none are counted."""
-        if not self.counts_copies:
-            return ()
-        return [carrier for carrier in self.carriers if isinstance(carrier, str)]
+    carrier_texts: tuple[str, ...] = ()
 
     @property
     def probes_per_token(self) -> int:
@@ -553,7 +513,9 @@ def round_stage(
     if precision is not None:
         encoder_of_round = require_ids(encoder, f"screening in {precision}").at(precision)
     cell_of_carrier = cells(settings, len(plan.carriers))
-    counts_exactly = not isinstance(encoder.tokenizer, CandidateTokenizer)
+    carrier_texts: tuple[str, ...] = ()
+    if settings.inserted_as is Insertion.WORDS and not isinstance(encoder.tokenizer, CandidateTokenizer):
+        carrier_texts = tuple(carriers)
     return ProfileStage(
         name=name or step.value,
         carriers=probes.as_carriers(encoder, settings.inserted_as, carriers),
@@ -562,7 +524,7 @@ def round_stage(
         without_copies=unit_vectors(encoder_of_round.encode(carriers)),
         seed=settings.seed,
         precision=precision,
-        counts_copies=settings.inserted_as is Insertion.WORDS and counts_exactly,
+        carrier_texts=carrier_texts,
     )
 
 
