@@ -1,4 +1,4 @@
-"""The commands detect, probe and study, which find, measure and compare sticky tokens of a model."""
+"""The commands detect and probe, which find the sticky tokens of a model and measure single tokens."""
 
 from __future__ import annotations
 
@@ -260,60 +260,3 @@ def probe(
             console.print_line(block)
         else:
             console.print_table(*block)
-
-
-@command(settings=("prompt", "token_prepending", "truncate_dim", "layer", "route", "template"))
-def study(
-    model: opt.Model,
-    *,
-    task: opt.Texts[list[str] | None] = None,
-    documents: opt.Texts[str | None] = None,
-    corpus: CorpusOptions,
-    sample: Annotated[int | None, opt.texts_option(min=1)] = None,
-    sets: Annotated[int, opt.setting(min=0)] = 2,
-    seed: Annotated[int, opt.method_option(min=0)] = 42,
-    loading: opt.ModelOptions,
-    computing: opt.EngineOptions,
-    out: opt.Output[Path | None] = None,
-    output_format: opt.OutputFormat = opt.Format.TABLE,
-) -> None:
-    """Do for a model what Chen et al. (2025) do, and say which list of sticky tokens predicts what.
-
-    Run the same command again to continue an interrupted study. Only Chrome or Chromium can draw the figures.
-
-    Example: stickytoken study all-MiniLM-L6-v2 --sample 300 --task sts.jsonl
-
-    Args:
-        task: Task file, BEIR folder, or name of an MTEB task. Repeatable.
-        documents: Documents to write copies into, as for audit. Default: the packaged ones.
-        sample: Measure only this many tokens, chosen at random.
-        sets: Number of times that std is repeated with other seeds and sentence pairs.
-        seed: Seed of all random sampling; 42 reproduces the published runs of std.
-        out: Output folder. Default: runs/<model>-study-<identity>.
-    """
-    sentences = corpus.read()
-    opt.require_found(model, loading)
-    encoder = opt.load_later(model, loading)
-    with console.progress_bar() as progress:
-        finished = stickytoken.study(
-            encoder,
-            tasks=task or (),
-            documents=documents,
-            sentences=sentences,
-            pairs=corpus.pairs,
-            sample=sample,
-            sets=sets,
-            seed=seed,
-            out=out,
-            engine=computing.choice,
-            progress=progress,
-        )
-    console.inform_notes(finished.notes)
-    if output_format is opt.Format.JSON:
-        console.print_json(finished.summary())
-        return
-    for title, table in (("Which list predicts what?", finished.harm), ("Stability", finished.stability)):
-        console.print_table(title, table.columns, table.rows())
-    failed = {name: reason for impact in finished.impacts.values() for name, reason in impact.failed.items()}
-    console.inform_notes([f"not run: {name}: {reason}" for name, reason in failed.items()])
-    console.print_line(f"study: {finished.path / 'study.md'}")
