@@ -480,10 +480,16 @@ def report(
         raise InputError(
             f"--open needs an HTML file, but the format is {written}: leave out --open or the format"
         )
+    if len(runs) > 1:
+        raise InputError(
+            f"a report describes one run, but {len(runs)} were passed: pass several runs to "
+            "`stickytoken compare`"
+        )
+    (run,) = runs
     if html and out is None:
-        out = runs[0].expanduser() / REPORT_FILE
+        out = run.expanduser() / REPORT_FILE
     with console.status("writing the report"):
-        text = stickytoken.report(*runs, format=written, out=out, figures=figures, explanations=explanations)
+        text = stickytoken.report(run, format=written, out=out, figures=figures, explanations=explanations)
     if out is None:
         console.print_document(text)
     else:
