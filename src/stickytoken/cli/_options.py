@@ -30,7 +30,7 @@ from stickytoken.words import counted
 
 if TYPE_CHECKING:
     from stickytoken.detection.run_folder import RunRecord
-    from stickytoken.encoders.endpoint.dry_run import CostEstimate, UncertainStages
+    from stickytoken.encoders.endpoint.dry_run import CostEstimate
     from stickytoken.encoders.endpoint.encoder import EndpointEncoder
     from stickytoken.loading import DeferredModel
     from stickytoken.measurement.engine import ProgressCallback
@@ -496,7 +496,6 @@ def cost_announced(
     encoder: stickytoken.Encoder | DeferredModel | None,
     loading: AnyModelOptions,
     rehearse: Callable[[Any, Path], object],
-    uncertain: Callable[[stickytoken.Encoder], UncertainStages | None] = lambda encoder: None,
 ) -> Iterator[ProgressCallback]:
     """Yield a progress callback. For a model behind an endpoint, also print an estimate of the cost.
 
@@ -506,17 +505,15 @@ def cost_announced(
         encoder: The encoder, which may be loaded later; None if the command uses none.
         loading: The options that the user passed.
         rehearse: Function that does the work of the command with an encoder and a folder. To estimate the
-            cost, this function is called with a stand-in for the encoder, which only counts texts, and with a
-            temporary folder.
-        uncertain: Function that returns the stages whose texts depend on the results of earlier stages; None
-            if there are none.
+            cost, this function is called with a stand-in for the encoder, which only counts texts
+            (`encoders.endpoint.dry_run.DryRun`), and with a temporary folder.
     """
     from stickytoken.encoders.endpoint.encoder import EndpointEncoder
     from stickytoken.loading import DeferredModel
 
     def ask_before_sending(loaded: stickytoken.Encoder | None) -> None:
         if isinstance(loaded, EndpointEncoder):
-            loaded.session.before_sending = partial(_confirm_cost, loaded, loading, rehearse, uncertain)
+            loaded.session.before_sending = partial(_confirm_cost, loaded, loading, rehearse)
 
     with console.progress_bar() as progress:
         if isinstance(encoder, DeferredModel):
@@ -536,10 +533,7 @@ def cost_announced(
 
 
 def _confirm_cost(
-    endpoint: EndpointEncoder,
-    loading: AnyModelOptions,
-    rehearse: Callable[[Any, Path], object],
-    uncertain: Callable[[stickytoken.Encoder], UncertainStages | None],
+    endpoint: EndpointEncoder, loading: AnyModelOptions, rehearse: Callable[[Any, Path], object]
 ) -> None:
     """Print an estimate of the cost of a command, and ask the user whether to go on; see `cost_announced`.
 
@@ -553,9 +547,7 @@ def _confirm_cost(
         with TemporaryDirectory(prefix="stickytoken-") as folder:
             temporary = Path(folder) / "rehearsal"
             try:
-                estimate = estimate_cost(
-                    endpoint, lambda stand_in: rehearse(stand_in, temporary), uncertain(endpoint)
-                )
+                estimate = estimate_cost(endpoint, lambda stand_in: rehearse(stand_in, temporary))
                 console.inform(f"estimate: {_estimate_line(estimate)}")
             except StickyTokenError as error:
                 console.inform(f"the cost cannot be estimated ({error})")

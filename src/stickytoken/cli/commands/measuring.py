@@ -165,7 +165,6 @@ def detect(
         write_report: Also write report.html, with symptom curves and sentence pairs, into the run folder.
     """
     from stickytoken.detection.naming import token_ids
-    from stickytoken.encoders.endpoint.dry_run import UncertainStages
     from stickytoken.methods.profile.plan import most_texts_to_confirm
     from stickytoken.methods.profile.rounds import confirming_stage
     from stickytoken.settings.profile import ProfileSettings
@@ -191,23 +190,18 @@ def detect(
     def rehearse(stand_in: Any, folder: Path) -> object:
         """Detect with a stand-in for the encoder, which only counts texts, to estimate the cost.
 
-        The stand-in is told which stage begins, because the cost of later stages depends on results.
+        From the confirming round of profile on, the number of texts depends on the results. That of special
+        tokens, which are measured earlier, depends on them, too, but they are few.
         """
+        if isinstance(settings, ProfileSettings):
+            token_count = sample or len(stand_in.tokenizer.entries)
+            if named is not None and sample is None:
+                token_count = len(token_ids(categorize(stand_in.tokenizer), named))
+            most_texts = most_texts_to_confirm(settings, token_count)
+            stand_in.expect_uncertain(confirming_stage(batch=1), most_texts)
         return run_detection(stand_in, out=folder, progress=lambda step: stand_in.reached(step.stage))
 
-    def find_uncertain(encoder: stickytoken.Encoder) -> UncertainStages | None:
-        """Return the confirming round of profile, from which on the number of texts depends on the results.
-
-        That of special tokens, which are measured earlier, depends on them, too, but they are few.
-        """
-        if not isinstance(settings, ProfileSettings):
-            return None
-        token_count = sample or len(encoder.tokenizer.entries)
-        if named is not None and sample is None:
-            token_count = len(token_ids(categorize(encoder.tokenizer), named))
-        return UncertainStages(confirming_stage(batch=1), most_texts_to_confirm(settings, token_count))
-
-    with opt.cost_announced(encoder, loading, rehearse, find_uncertain) as progress:
+    with opt.cost_announced(encoder, loading, rehearse) as progress:
         run = run_detection(encoder, out=out, engine=engine, progress=progress)
     try:
         runs.show_run(run, output_format)
