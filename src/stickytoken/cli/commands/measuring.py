@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
+from copy import copy
+from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -92,20 +93,20 @@ def method_options(*, for_probe: bool) -> type[MethodOptions]:
         A dataclass with one field per option. Every field is None if its option was not passed.
     """
     names = StrEnum("MethodName", [(name, name) for name in METHODS])  # type: ignore[misc]
-    declaration = opt.method_option(
+    method_option = opt.method_option(
         help="profile: measures every token, with an interval. std: the method of Chen et al. 2025. "
         "Default: profile, or std with --set pairs=FILE."
     )
-    options: list[Any] = [("method", Annotated[names | None, declaration], field(default=None))]
+    options: list[Any] = [("method", Annotated[names | None, method_option], field(default=None))]
     for name, methods in _methods_by_setting(for_probe=for_probe).items():
         setting_type = command_line_types(METHODS[methods[0]])[name]
-        declaration = opt.FIELD_DECLARATIONS.get(name, opt.setting())
+        option = copy(opt.FIELD_OPTIONS.get(name, opt.setting()))
         # The help text names the default of each method, because the default of the field is None.
-        described = replace(declaration, details={**declaration.details, "help": _help_for(name, methods)})
+        option.help = _help_for(name, methods)
         kind: Any = setting_type.kind
         if setting_type.repeated:
             kind = list[kind]
-        hint = Annotated[kind | None, *setting_type.metadata, described]
+        hint = Annotated[kind | None, *setting_type.metadata, option]
         options.append((name, hint, field(default=None)))
     return make_dataclass("SomeMethodOptions", options, bases=(MethodOptions,), frozen=True)
 
