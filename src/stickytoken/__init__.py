@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from stickytoken.settings.profile import ProfileSettings
     from stickytoken.settings.repair import RepairSettings
     from stickytoken.settings.std import StdSettings
-    from stickytoken.studies import Study, study
 
 __all__ = [
     "AuditSettings",
@@ -76,7 +75,6 @@ __all__ = [
     "StdSettings",
     "StickyTokenError",
     "StickyTokenWarning",
-    "Study",
     "Why",
     "__version__",
     "analyze_vocabulary",
@@ -98,7 +96,6 @@ __all__ = [
     "repair",
     "report",
     "scan",
-    "study",
     "why",
 ]
 
@@ -125,7 +122,6 @@ _EXPORTS = {
     "stickytoken.settings.profile": ("ProfileSettings",),
     "stickytoken.settings.repair": ("RepairSettings",),
     "stickytoken.settings.std": ("StdSettings",),
-    "stickytoken.studies": ("Study", "study"),
 }
 _HOMES = {name: module for module, names in _EXPORTS.items() for name in names}
 

@@ -15,6 +15,7 @@ from naming import naming
 from stickytoken.cli import _options
 from stickytoken.cli._command import project_table
 from stickytoken.cli.app import app
+from stickytoken.cli.commands.shipping import line_of_model
 from stickytoken.encoders import Prompting
 from stickytoken.encoders.files.resolution import EncoderSpec
 from stickytoken.errors import InputError
@@ -40,7 +41,7 @@ PANELS = [
 COMMAND_GROUPS = {
     "Find sticky tokens": "detect audit show probe",
     "Fix a model or documents": "repair scan clean check",
-    "Understand and report": "explain why impact study report compare published card demo",
+    "Understand and report": "explain why impact report compare published card demo",
     "Language models": "embed evaluate tune",
     "Tokenizers": "tokens",
 }
@@ -364,9 +365,9 @@ def test_every_entry_of_a_check_is_read(tmp_path, write):
         "serious",
     )
     assert (values["max_tokens"], str(values["folder"]), str(values["baseline"])) == (3, "measured", "runs/a")
-    assert project_table(tmp_path).model_line == 7
-    write("pyproject.toml", '# first\n[tool.stickytoken]\nmax = 1\n[tool.other]\nmodel = "x"\n')
-    assert project_table(tmp_path).model_line == 2
+    file, table = project_table(tmp_path)
+    assert (table["max"], line_of_model(file.read_text("utf-8"))) == (3, 7)
+    assert line_of_model('# first\n[tool.stickytoken]\nmax = 1\n[tool.other]\nmodel = "x"\n') == 2
     write("pyproject.toml", "[tool.stickytoken\n")
     planted.assert_refused("detect", "m", saying=naming("pyproject.toml", "TOML"))
     assert planted.command("detect", "--help").exit_code == 0

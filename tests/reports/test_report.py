@@ -268,19 +268,20 @@ def test_a_damaged_file_is_named(run_copy):
 
 def test_what_cannot_be_reported_is_refused(run, run_copy, tmp_path):
     planted.edit_record(run_copy, schema_version=99)
-    for error, passed, options, phrase in (
-        (RunError, [tmp_path / "absent"], {}, naming(tmp_path / "absent")),
-        (RunError, [tmp_path], {}, naming(tmp_path)),
-        (RunError, [run_copy], {}, naming("version", 99)),
-        (InputError, [], {}, naming("run folder")),
-        (InputError, [run], {"format": "pdf"}, naming("'pdf'", "html", "md", "json")),
-        (InputError, [run], {"out": tmp_path}, naming(tmp_path)),
-        (InputError, [run], {"out": tmp_path / "no" / "r.html"}, naming(tmp_path / "no")),
-        (InputError, [run, run.path, run], {}, naming(3, "stickytoken compare")),
+    for error, reported, options, phrase in (
+        (RunError, tmp_path / "absent", {}, naming(tmp_path / "absent")),
+        (RunError, tmp_path, {}, naming(tmp_path)),
+        (RunError, run_copy, {}, naming("version", 99)),
+        (InputError, run, {"format": "pdf"}, naming("'pdf'", "html", "md", "json")),
+        (InputError, run, {"out": tmp_path}, naming(tmp_path)),
+        (InputError, run, {"out": tmp_path / "no" / "r.html"}, naming(tmp_path / "no")),
     ):
         with pytest.raises(error, match=phrase):
-            stickytoken.report(*passed, **options)
-    planted.assert_refused("report", run.path, run_copy, saying="stickytoken compare")
+            stickytoken.report(reported, **options)
+
+
+def test_the_command_reports_on_one_run(run, run_copy):
+    planted.assert_refused("report", run.path, run_copy, saying=naming(2, "stickytoken compare"))
 
 
 def test_settings_that_an_earlier_version_did_not_write_are_its_defaults(run, run_copy):

@@ -192,7 +192,6 @@ def test_every_described_json_document_is_printed_by_a_command():
     assert {tuple(how_to.shape_of(text)) for text in others} == {
         ("url", "public_url"),
         ("model", "tasks", "mean"),
-        ("study", "model", "harm", "tokens", "stability"),  # takes minutes; tests/test_studies.py reads it
     }
 
 

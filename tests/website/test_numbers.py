@@ -152,7 +152,7 @@ def found(*labels):
 
 
 def ends_of_correlations():
-    """The lowest and the highest rank correlation of a measure over random tokens with harm in a collection."""
+    """The lowest and the highest rank correlation of a measure with harm, over random tokens."""
     checks = [
         f"{collection}, 128 random tokens: Spearman of {measure}"
         for measure in ("the erased share", "the run's push")

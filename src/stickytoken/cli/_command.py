@@ -1,33 +1,32 @@
 """Turn functions into commands of the command line.
 
-The options of a command are grouped into panels. Rarely needed settings are passed with ``--set`` or in a
-settings file.
+How the parameters of a function become options, in the order of this module:
+
+1. `command` makes a function that Typer reads. It builds the dataclasses and calls the original function.
+2. `_parameters_of` lists its parameters: one per original parameter or, for a dataclass, one per field.
+3. `_parameter` makes each of a type hint with limits, a `typer.Option` (`_options.py`) and a help text.
+4. `PanelledCommand` sorts the options into panels, and sets hidden ones aside: rarely needed *settings*.
+5. Settings, and options that are not passed, take their values from --set, --config or pyproject.toml.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeAlias, get_type_hints
+from typing import Annotated, Any, TypeAlias, get_type_hints
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperOption
+from typer.models import ParameterInfo
 
 from stickytoken import wall_time
-from stickytoken.cli._options import (
-    FIELD_DECLARATIONS,
-    OUTPUT,
-    PANELS,
-    Declaration,
-    output_option,
-    setting,
-)
+from stickytoken.cli._options import FIELD_OPTIONS, OUTPUT, PANELS, output_option, setting
 from stickytoken.cli.console import Verbosity, print_table, setting_verbosity
 from stickytoken.errors import InputError
 from stickytoken.settings import FieldType, OptionName, command_line_types, descriptions, field_type
@@ -40,27 +39,22 @@ def command(*, settings: Sequence[str] = ()) -> Callable[[_Command], _Command]:
     """Turn a function into a command. A parameter whose type is a dataclass becomes one option per field.
 
     The help text of an option is its entry under ``Args:`` in the function's docstring, or under
-    ``Attributes:`` in the dataclass's docstring. The type hint determines the type and the limits of the
-    option's value. Options that all commands share, such as ``--quiet``, are added. A parameter named
-    ``context`` is not an option: Typer passes the context of the command to this parameter.
+    ``Attributes:`` in the dataclass's docstring. Options that all commands share, such as ``--quiet``, are
+    added. A parameter named ``context`` is not an option: Typer passes the context of the command to it.
 
     Args:
-        settings: Names of options that are rarely needed in this command, and can therefore be set only with
-            ``--set name=value`` or in a settings file.
+        settings: Names of options that are settings in this command, although others show them in --help.
 
     Returns:
         A decorator for the function. The decorator returns the function that Typer calls, whose parameters
-        are the options.
+        are the options, and whose docstring is the text of --help.
     """
 
     def decorate(function: _Command) -> _Command:
-        """Return the function that Typer calls for a command.
-
-        The signature of the returned function lists all options of the command, and its docstring is the text
-        of --help. The returned function builds the dataclasses of the option groups, and calls ``function``.
-        """
-        groups = _groups_of(function)  # dataclasses, keyed by the name of the function's parameter
-        parameters = _parameters_of(function, groups, settings)
+        """Return the function that Typer calls."""
+        hints = get_type_hints(function, include_extras=True)
+        groups = _groups_of(hints)  # dataclasses, keyed by the name of the function's parameter
+        parameters = _parameters_of(function, hints, groups, settings)
         unknown = set(settings) - {parameter.name for parameter in parameters}
         if unknown:
             raise TypeError(f"{function.__name__} has no options {sorted(unknown)}")
@@ -69,13 +63,7 @@ def command(*, settings: Sequence[str] = ()) -> Callable[[_Command], _Command]:
         def run(
             *, quiet: bool, verbose: bool, set_: object = None, config: object = None, **values: Any
         ) -> None:
-            """Build the dataclasses of the option groups from the values of the options, and run the command.
-
-            The docstring is replaced below, because Typer shows it in --help.
-
-            Raises:
-                typer.BadParameter: Both --quiet and --verbose were passed.
-            """
+            """Build the dataclasses from the values of their options, and call the original function."""
             # The callbacks of --set and --config have already changed the defaults of the other options.
             del set_, config
             for name, group in groups.items():
@@ -102,15 +90,9 @@ def command(*, settings: Sequence[str] = ()) -> Callable[[_Command], _Command]:
     return decorate
 
 
-# Cached because the hints of every command are needed twice, and evaluating them takes a millisecond.
-@functools.cache
-def _type_hints(function: _Command) -> dict[str, Any]:
-    return get_type_hints(function, include_extras=True)
-
-
-def _groups_of(function: _Command) -> dict[str, Any]:
+def _groups_of(hints: Mapping[str, Any]) -> dict[str, Any]:
     groups: dict[str, Any] = {}
-    for name, hint in _type_hints(function).items():
+    for name, hint in hints.items():
         # A group is the type hint, or the metadata of an `Annotated` type if the group is made by a function.
         for kind in (hint, *getattr(hint, "__metadata__", ())):
             if isinstance(kind, type) and is_dataclass(kind):
@@ -118,20 +100,19 @@ def _groups_of(function: _Command) -> dict[str, Any]:
     return groups
 
 
-@functools.cache
 def _option_names(group: Any) -> dict[str, str]:
+    """Return the name of each field's option, keyed by field."""
     names: dict[str, str] = {}
-    for name, value_type in command_line_types(group).items():
+    for field, value_type in command_line_types(group).items():
         own_names = [item.name for item in value_type.metadata if isinstance(item, OptionName)]
-        names[name] = own_names[0] if own_names else name
+        names[field] = own_names[0] if own_names else field
     return names
 
 
 def _parameters_of(
-    function: _Command, groups: Mapping[str, Any], settings: Sequence[str]
+    function: _Command, hints: Mapping[str, Any], groups: Mapping[str, Any], settings: Sequence[str]
 ) -> list[inspect.Parameter]:
     """Return the parameters that Typer turns into the arguments and options of a command."""
-    hints = _type_hints(function)
     own_descriptions = descriptions(function)
     parameters = []
 
@@ -152,7 +133,8 @@ def _parameters_of(
                 add(option, value_types[field], defaults[field], group_descriptions.get(field))
     add("quiet", field_type(_QUIET), False, None)
     add("verbose", field_type(_VERBOSE), False, None)
-    if any(parameter.annotation.__metadata__[0].hidden for parameter in parameters):
+    has_settings = any(parameter.annotation.__metadata__[0].hidden for parameter in parameters)
+    if has_settings:
         add("set_", field_type(_SET), None, None)
     add("config", field_type(_CONFIG), None, None)
     if "context" in hints:
@@ -166,28 +148,24 @@ def _parameter(
 ) -> inspect.Parameter:
     """Return the keyword parameter that Typer turns into an argument or option.
 
-    The annotation of the parameter holds the type of the value and the result of `typer.Argument` or
-    `typer.Option`, to which the help text and the limits of the value are passed. The declaration comes from
-    the metadata of the type, or else from `FIELD_DECLARATIONS`. An option without a declaration becomes a
-    setting.
+    Its annotation is the type of the value with a `typer.Argument` or `typer.Option`, which gets the help
+    text and the limits of the value. It comes from the metadata of the type, or else from `FIELD_OPTIONS`. An
+    option that is in neither is a setting.
     """
-    declarations = [item for item in value_type.metadata if isinstance(item, Declaration)]
-    declaration = declarations[0] if declarations else FIELD_DECLARATIONS.get(name, setting())
-    details: dict[str, Any] = {"help": description, **declaration.details}
-    if is_setting or declaration.is_setting:
-        details["hidden"] = True  # tells `PanelledCommand` that the option is a setting
+    own_options = [item for item in value_type.metadata if isinstance(item, ParameterInfo)]
+    option = copy(own_options[0] if own_options else FIELD_OPTIONS.get(name, setting()))
+    option.help = option.help or description
+    option.hidden = option.hidden or is_setting
     if value_type.minimum is not None:
-        details["min"] = value_type.minimum
+        option.min = value_type.minimum
     if value_type.maximum is not None:
-        details["max"] = value_type.maximum
+        option.max = value_type.maximum
     kind: Any = value_type.kind
     if value_type.repeated:
         kind = list[kind]
     if value_type.optional:
         kind = kind | None
-    # The factory is `typer.Argument` or `typer.Option`.
-    declared = declaration.factory(*declaration.names, **details)
-    annotation = Annotated[kind, declared]
+    annotation = Annotated[kind, option]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
@@ -210,14 +188,14 @@ _INSTEAD = {
 class PanelledCommand(TyperCommand):
     """A command whose --help groups the options into panels.
 
-    Settings are options that --help does not show, and that can only be set with --set or in a settings file.
+    Settings are options that --help does not show, and that can only be set with --set or in a file.
 
     Attributes:
         settings: The settings of the command, keyed by name.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        """Make the command, add placeholders for values, and move hidden options to ``settings``.
+        """Make the command, name the kind of each option's value, and move hidden options to ``settings``.
 
         The arguments are those of `TyperCommand`.
         """
@@ -225,9 +203,9 @@ class PanelledCommand(TyperCommand):
         self.settings: dict[str, TyperOption] = {}
         for param in [param for param in self.params if isinstance(param, TyperOption)]:
             if param.metavar is None:
-                param.metavar = _metavar(param)
+                param.metavar = _shown_kind(param)
             if param.hidden:
-                name = _key(param)
+                name = _long_name(param)
                 self.params.remove(param)
                 self.settings[name] = param
                 # The settings get their values in `parse_args`, from --set and from files, so this option
@@ -281,18 +259,17 @@ class PanelledCommand(TyperCommand):
 
     def _advice_on(self, option_name: str) -> str | None:
         name = option_name.removeprefix("--")
-        if name.startswith("no-") and name not in self.settings:
-            positive = name.removeprefix("no-")
-            if positive in self.settings:
-                return f"--{positive} is a setting: pass --set {positive}=false"
         if name in self.settings:
             value = "true" if self.settings[name].is_flag else "VALUE"
             return f"--{name} is a setting: pass --set {name}={value}"
+        positive = name.removeprefix("no-")
+        if positive in self.settings:
+            return f"--{positive} is a setting: pass --set {positive}=false"
         instead = _INSTEAD.get(str(self.name), {}).get(name)
         return None if instead is None else f"there is no option --{name}: {instead}"
 
 
-def _metavar(param: TyperOption) -> str | None:
+def _shown_kind(param: TyperOption) -> str | None:
     kind = param.type_descriptor
     if param.is_flag:
         return ""
@@ -303,7 +280,7 @@ def _metavar(param: TyperOption) -> str | None:
     return None
 
 
-def _key(param: Any) -> str:
+def _long_name(param: Any) -> str:
     return str(max(param.opts, key=len)).lstrip("-")
 
 
@@ -321,13 +298,13 @@ def _apply_settings(ctx: typer.Context, value: list[str] | None) -> None:
         if assignment == "help":
             rows = []
             for name, option in command.settings.items():
-                rows.append((name, _kind_of_value(option), option.help or ""))
+                rows.append((name, _describe_values(option), option.help or ""))
             print_table(f"{ctx.command_path} --set name=value", ("name", "value", "meaning"), rows)
             raise typer.Exit
         name, sign, text = assignment.partition("=")
         name = name.strip().replace("_", "-")
         if name not in command.settings:
-            options = [_key(param) for param in command.params if isinstance(param, TyperOption)]
+            options = [_long_name(param) for param in command.params if isinstance(param, TyperOption)]
             if name in options:
                 raise typer.BadParameter(f"{name} is an option: use --{name}")
             hint = suggestion(name, command.settings)
@@ -346,9 +323,13 @@ def _apply_settings(ctx: typer.Context, value: list[str] | None) -> None:
 _KIND_NAMES = {bool: "true, false", int: "number", float: "number", Path: "path"}
 
 
-def _kind_of_value(option: TyperOption) -> str:
+def _type_of_value(option: Any) -> Any:
     kind = option.type_descriptor.annotation
-    kind = next(iter(getattr(kind, "__args__", ())), kind)  # int, if the type is int | None or list[int]
+    return next(iter(getattr(kind, "__args__", ())), kind)  # int, if the type is int | None or list[int]
+
+
+def _describe_values(option: TyperOption) -> str:
+    kind = _type_of_value(option)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return ", ".join(str(choice.value) for choice in kind)
     return _KIND_NAMES.get(kind, "text")
@@ -386,33 +367,24 @@ _SET = Annotated[
 # Settings in files.
 
 
-class ProjectTable(NamedTuple):
-    """The table [tool.stickytoken] in the pyproject.toml of a project."""
-
-    file: Path
-    table: dict[str, Any]
-    model_line: int  # the result of `_line_of_model`
-
-
 # Name of the table in pyproject.toml.
 _PROJECT_TABLE = "tool.stickytoken"
 # The table itself contains the options of this command. Options of other commands are in subtables.
 _PROJECT_COMMAND = "check"
 
 
-def project_table(start: Path) -> ProjectTable | None:
-    """Return the table [tool.stickytoken] of the nearest pyproject.toml that has one; None if there is none.
+def project_table(start: Path) -> tuple[Path, dict[str, Any]] | None:
+    """Return the nearest pyproject.toml with a table [tool.stickytoken], and the table; None without one.
 
     Folders are searched from `start` up to the root of its repository.
     """
     for folder in (start.absolute(), *start.absolute().parents):
         file = folder / "pyproject.toml"
         if file.is_file():
-            text, document = _read_toml(file)
-            tool = document.get("tool", {})
+            tool = _read_toml(file).get("tool", {})
             table = tool.get("stickytoken") if isinstance(tool, dict) else None
             if isinstance(table, dict):
-                return ProjectTable(file, table, _line_of_model(text))
+                return file, table
             if table is not None:
                 raise InputError(f"{file}: tool.stickytoken must be a table, [tool.stickytoken]")
         if (folder / ".git").exists():
@@ -420,21 +392,9 @@ def project_table(start: Path) -> ProjectTable | None:
     return None
 
 
-def _line_of_model(text: str) -> int:
-    header = re.search(r"^\s*\[\s*tool\s*\.\s*stickytoken\s*\]", text, re.MULTILINE)
-    if header is None:
-        return 1
-    next_table = re.compile(r"^\s*\[", re.MULTILINE).search(text, header.end())
-    end = len(text) if next_table is None else next_table.start()
-    entry = re.compile(r"^\s*model\s*=", re.MULTILINE).search(text, header.end(), end)
-    line_start = header if entry is None else entry
-    return text.count("\n", 0, line_start.end()) + 1
-
-
-def _read_toml(file: Path) -> tuple[str, dict[str, Any]]:
+def _read_toml(file: Path) -> dict[str, Any]:
     try:
-        text = file.read_bytes().decode("utf-8")
-        return text, tomllib.loads(text)
+        return tomllib.loads(file.read_bytes().decode("utf-8"))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
         raise InputError(f"{file} is not valid TOML ({reason}): correct it") from error
@@ -447,15 +407,15 @@ def _apply_files(ctx: typer.Context, value: Path | None) -> None:
     if not ctx.resilient_parsing:
         project = project_table(Path.cwd())
         if project is not None:
-            values |= _entries_of(ctx, project.table, project.file, _PROJECT_TABLE)
+            project_file, table = project
+            values |= _entries_of(ctx, table, project_file, is_project_file=True)
     if value is not None:
         file = value.expanduser()
-        _, document = _read_toml(file)
-        values |= _entries_of(ctx, document, file)
+        values |= _entries_of(ctx, _read_toml(file), file, is_project_file=False)
     ctx.default_map = {**values, **(ctx.default_map or {})}  # --set takes precedence over files
 
 
-def _entries_of(ctx: Any, table: dict[str, Any], file: Path, root: str = "") -> dict[str, Any]:
+def _entries_of(ctx: Any, table: dict[str, Any], file: Path, *, is_project_file: bool) -> dict[str, Any]:
     """Return the values that a file sets for a command, keyed by parameter name.
 
     The subtable that is named after the command applies to the command. Entries outside all subtables apply
@@ -466,16 +426,15 @@ def _entries_of(ctx: Any, table: dict[str, Any], file: Path, root: str = "") -> 
     """
     values: dict[str, Any] = {}
     command = str(ctx.info_name)
-    is_project_file = bool(root)
     tables = {name: entry for name, entry in table.items() if isinstance(entry, dict)}
     if not is_project_file or command == _PROJECT_COMMAND:
         entries = {name: entry for name, entry in table.items() if name not in tables}
-        values |= _check_entries(ctx, entries, file, f"[{root}]" if is_project_file else "the file")
+        values |= _check_entries(ctx, entries, file, f"[{_PROJECT_TABLE}]" if is_project_file else "the file")
     for name in tables:
         if name not in ctx.parent.command.commands:
             hint = suggestion(name, ctx.parent.command.commands)
             raise InputError(f"{file} has a table [{visible(name)}], but no command has this name{hint}")
-    where = f"[{root}.{command}]" if is_project_file else f"[{command}]"
+    where = f"[{_PROJECT_TABLE}.{command}]" if is_project_file else f"[{command}]"
     return values | _check_entries(ctx, tables.get(command, {}), file, where)
 
 
@@ -489,7 +448,9 @@ def _check_entries(ctx: Any, entries: Mapping[str, Any], file: Path, where: str)
         InputError: There is no option or setting of this name, or its value is invalid.
     """
     own_params = [param for param in ctx.command.params if param.name not in ("set_", "config")]
-    options: dict[str, Any] = {_key(param): param for param in own_params if isinstance(param, TyperOption)}
+    options: dict[str, Any] = {
+        _long_name(param): param for param in own_params if isinstance(param, TyperOption)
+    }
     if ctx.info_name == _PROJECT_COMMAND:
         # The model is an argument on the command line, but a setting in pyproject.toml.
         options["model"] = next(param for param in own_params if isinstance(param, TyperArgument))
@@ -518,8 +479,8 @@ def _check_entries(ctx: Any, entries: Mapping[str, Any], file: Path, where: str)
     return values
 
 
-# Types that TOML gives to values, keyed by the result of `_kind_of_value`. All other values are texts.
-_TYPES: dict[str, type] = {"true, false": bool, "number": float}
+# Types that TOML gives to values, keyed by the type of the option. All other values are texts.
+_TOML_TYPES: dict[Any, type] = {bool: bool, int: float, float: float}
 # Options that take a path or a name, so that their type does not show whether a value is a path.
 _NAME_OR_PATH = frozenset(
     ("candidates", "documents", "input", "model", "queries", "sentences", "task", "tokenizer", "tokens")
@@ -528,8 +489,8 @@ _EXPECTED = {bool: "true or false", float: "a number", str: "text that is not em
 
 
 def _convert_value(name: str, param: Any, value: Any, folder: Path) -> Any:
-    kind_name = _kind_of_value(param)
-    expected_type = _TYPES.get(kind_name, str)
+    kind = _type_of_value(param)
+    expected_type = _TOML_TYPES.get(kind, str)
     value_type = float if type(value) is int else type(value)
     if value == "" or value_type is not expected_type:
         raise typer.BadParameter(f"use {_EXPECTED[expected_type]}")
@@ -538,7 +499,7 @@ def _convert_value(name: str, param: Any, value: Any, folder: Path) -> Any:
     if expected_type is float:
         return str(value)
     path = folder / Path(value).expanduser()
-    is_path = kind_name == "path" or (name in _NAME_OR_PATH and path.exists())
+    is_path = kind is Path or (name in _NAME_OR_PATH and path.exists())
     # A path in a file is relative to the file. In the current folder, it stays as it was written.
     return str(path) if is_path and folder != Path.cwd() else value
 

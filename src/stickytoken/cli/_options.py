@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import partial
 from itertools import islice
@@ -30,7 +30,7 @@ from stickytoken.words import counted
 
 if TYPE_CHECKING:
     from stickytoken.detection.run_folder import RunRecord
-    from stickytoken.encoders.endpoint.dry_run import CostEstimate, UncertainStages
+    from stickytoken.encoders.endpoint.dry_run import CostEstimate
     from stickytoken.encoders.endpoint.encoder import EndpointEncoder
     from stickytoken.encoders.files.resolution import EncoderSpec
     from stickytoken.loading import DeferredModel
@@ -50,53 +50,21 @@ LANGUAGE_MODELS = "Language models"
 PANELS = (MODEL, TEXTS, METHOD, OUTPUT, COMPUTATION, ENDPOINT, LANGUAGE_MODELS)
 
 
-@dataclass(frozen=True)
-class Declaration:
-    """How a parameter appears on the command line.
+# `typer.Option` for each panel. Without a name, such as ``--text``, an option is named after its parameter.
+model_option = partial(typer.Option, rich_help_panel=MODEL)
+texts_option = partial(typer.Option, rich_help_panel=TEXTS)
+method_option = partial(typer.Option, rich_help_panel=METHOD)
+endpoint_option = partial(typer.Option, rich_help_panel=ENDPOINT)
+computation_option = partial(typer.Option, rich_help_panel=COMPUTATION)
+language_option = partial(typer.Option, rich_help_panel=LANGUAGE_MODELS)
+output_option = partial(typer.Option, rich_help_panel=OUTPUT)
+# A setting: a rarely needed option, which can only be set with ``--set name=value`` or in a settings file.
+setting = partial(typer.Option, hidden=True)
 
-    `stickytoken.cli._command` combines the declaration with the type, default and description of the
-    parameter to make a Typer argument or option.
-
-    Attributes:
-        factory: `typer.Argument` or `typer.Option`.
-        names: Names of the option, such as ``--text``. If empty, the option is named after the parameter.
-        details: Keyword arguments for `typer.Argument` or `typer.Option`.
-        is_setting: Whether the option is rarely needed, and can only be set with ``--set name=value`` or in a
-            settings file.
-    """
-
-    factory: Callable[..., Any]
-    names: tuple[str, ...] = ()
-    details: Mapping[str, Any] = field(default_factory=dict)
-    is_setting: bool = False
-
-
-def argument(**details: Any) -> Declaration:
-    """Declare an argument. `details` are passed to `typer.Argument`."""
-    return Declaration(typer.Argument, details=details)
-
-
-def setting(*names: str, **details: Any) -> Declaration:
-    """Declare an option that can only be set with ``--set name=value`` or in a settings file."""
-    return Declaration(typer.Option, names, details, is_setting=True)
-
-
-def _option(*names: str, panel: str, **details: Any) -> Declaration:
-    return Declaration(typer.Option, names, {"rich_help_panel": panel} | details)
-
-
-model_option = partial(_option, panel=MODEL)
-texts_option = partial(_option, panel=TEXTS)
-method_option = partial(_option, panel=METHOD)
-endpoint_option = partial(_option, panel=ENDPOINT)
-computation_option = partial(_option, panel=COMPUTATION)
-language_option = partial(_option, panel=LANGUAGE_MODELS)
-output_option = partial(_option, panel=OUTPUT)
-
-# Declarations of the options that --help shows for the fields of dataclasses such as `LoadingSettings`, keyed
-# by field. A field that has no declaration can only be set with --set or in a settings file. By passing the
-# name of an option to `@command`, a command can restrict this option to --set and settings files, too.
-FIELD_DECLARATIONS = {
+# The options that --help shows for the fields of dataclasses such as `LoadingSettings`, keyed by field. A
+# field that is not here is a setting. By passing the name of an option to `@command`, a command makes it a
+# setting, too.
+FIELD_OPTIONS = {
     "prompt": language_option(),
     "token_prepending": language_option("--token-prepending"),
     "layer": model_option(),
@@ -116,10 +84,9 @@ FIELD_DECLARATIONS = {
 }
 
 _T = TypeVar("_T")
-Argument: TypeAlias = Annotated[_T, argument()]
+Argument: TypeAlias = Annotated[_T, typer.Argument()]
 Texts: TypeAlias = Annotated[_T, texts_option()]
 Method: TypeAlias = Annotated[_T, method_option()]
-Computation: TypeAlias = Annotated[_T, computation_option()]
 Language: TypeAlias = Annotated[_T, language_option()]
 Output: TypeAlias = Annotated[_T, output_option()]
 Setting: TypeAlias = Annotated[_T, setting()]
@@ -127,13 +94,11 @@ Setting: TypeAlias = Annotated[_T, setting()]
 
 Format = StrEnum("Format", "TABLE JSON")
 
-TableFormat = StrEnum("TableFormat", "TABLE JSON CSV")
-
 _WHERE = "Folder, or name of a model in the hub cache, among the packaged models, or on the hub."
 
-Model: TypeAlias = Annotated[str, argument(help=_WHERE)]
+Model: TypeAlias = Annotated[str, typer.Argument(help=_WHERE)]
 ModelOrEndpoint: TypeAlias = Annotated[
-    str, argument(help=f"{_WHERE} openai:NAME or URL#NAME for a model behind an endpoint.")
+    str, typer.Argument(help=f"{_WHERE} openai:NAME or URL#NAME for a model behind an endpoint.")
 ]
 RunsModel: TypeAlias = Annotated[
     str | None,
@@ -141,7 +106,7 @@ RunsModel: TypeAlias = Annotated[
         "--model", help="Where the run's model is now, if it has moved. Default: as recorded in the run."
     ),
 ]
-RunFolder: TypeAlias = Annotated[Path, argument(help="Run folder.")]
+RunFolder: TypeAlias = Annotated[Path, typer.Argument(help="Run folder.")]
 _LOADING = descriptions(*LoadingSettings.__mro__)
 Revision: TypeAlias = Annotated[str | None, model_option(help=_LOADING["revision"])]
 TrustRemoteCode: TypeAlias = Annotated[
@@ -192,10 +157,11 @@ def _complete_category(incomplete: str) -> list[str]:
     return [name.lower() if incomplete.islower() else name for name in CATEGORIES]
 
 
-_CATEGORY_HELP = "List tokens of one category, such as OK or UNDECODEABLE."
-Source: TypeAlias = Annotated[str, argument(metavar="RUN|MODEL", help="Run folder, or model as for detect.")]
+Source: TypeAlias = Annotated[
+    str, typer.Argument(metavar="RUN|MODEL", help="Run folder, or model as for detect.")
+]
 TokenArguments: TypeAlias = Annotated[
-    list[str], argument(help="Tokens, as vocabulary strings, texts or #id, such as #101.")
+    list[str], typer.Argument(help="Tokens, as vocabulary strings, texts or #id, such as #101.")
 ]
 AuditFolder: TypeAlias = Annotated[
     Path | None,
@@ -234,7 +200,7 @@ InCategory: TypeAlias = Annotated[
         parser=parser_of(tuple(CATEGORIES), "category"),
         autocompletion=_complete_category,
         metavar="CATEGORY",
-        help=_CATEGORY_HELP,
+        help="List tokens of one category, such as OK or UNDECODEABLE.",
     ),
 ]
 
@@ -503,7 +469,6 @@ def cost_announced(
     encoder: stickytoken.Encoder | DeferredModel | None,
     loading: AnyModelOptions,
     rehearse: Callable[[Any, Path], object],
-    uncertain: Callable[[stickytoken.Encoder], UncertainStages | None] = lambda encoder: None,
 ) -> Iterator[ProgressCallback]:
     """Yield a progress callback. For a model behind an endpoint, also print an estimate of the cost.
 
@@ -513,17 +478,15 @@ def cost_announced(
         encoder: The encoder, which may be loaded later; None if the command uses none.
         loading: The options that the user passed.
         rehearse: Function that does the work of the command with an encoder and a folder. To estimate the
-            cost, this function is called with a stand-in for the encoder, which only counts texts, and with a
-            temporary folder.
-        uncertain: Function that returns the stages whose texts depend on the results of earlier stages; None
-            if there are none.
+            cost, this function is called with a stand-in for the encoder, which only counts texts
+            (`encoders.endpoint.dry_run.DryRun`), and with a temporary folder.
     """
     from stickytoken.encoders.endpoint.encoder import EndpointEncoder
     from stickytoken.loading import DeferredModel
 
     def ask_before_sending(loaded: stickytoken.Encoder | None) -> None:
         if isinstance(loaded, EndpointEncoder):
-            loaded.session.before_sending = partial(_confirm_cost, loaded, loading, rehearse, uncertain)
+            loaded.session.before_sending = partial(_confirm_cost, loaded, loading, rehearse)
 
     with console.progress_bar() as progress:
         if isinstance(encoder, DeferredModel):
@@ -543,10 +506,7 @@ def cost_announced(
 
 
 def _confirm_cost(
-    endpoint: EndpointEncoder,
-    loading: AnyModelOptions,
-    rehearse: Callable[[Any, Path], object],
-    uncertain: Callable[[stickytoken.Encoder], UncertainStages | None],
+    endpoint: EndpointEncoder, loading: AnyModelOptions, rehearse: Callable[[Any, Path], object]
 ) -> None:
     """Print an estimate of the cost of a command, and ask the user whether to go on; see `cost_announced`.
 
@@ -560,9 +520,7 @@ def _confirm_cost(
         with TemporaryDirectory(prefix="stickytoken-") as folder:
             temporary = Path(folder) / "rehearsal"
             try:
-                estimate = estimate_cost(
-                    endpoint, lambda stand_in: rehearse(stand_in, temporary), uncertain(endpoint)
-                )
+                estimate = estimate_cost(endpoint, lambda stand_in: rehearse(stand_in, temporary))
                 console.inform(f"estimate: {_estimate_line(estimate)}")
             except StickyTokenError as error:
                 console.inform(f"the cost cannot be estimated ({error})")
@@ -640,25 +598,22 @@ def garbage_collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def origin(context: typer.Context, name: str) -> str:
-    """Return where the value of an option is from: COMMANDLINE, DEFAULT_MAP (--set or a file) or DEFAULT."""
-    source = context.get_parameter_source(name)
-    return "DEFAULT" if source is None else source.name
-
-
-def run_in(source: str, model: str | None) -> stickytoken.Run | None:
-    """Return the run that `source` names; None if it names a model.
+def open_source(
+    source: str, loading: ModelOptions | AnyModelOptions, moved_to: str | None
+) -> tuple[stickytoken.Run | None, DeferredModel]:
+    """Return the run that `source` names, or None if it names a model, and the model, which is loaded later.
 
     Raises:
-        InputError: `source` names a model although the option --model was passed.
+        InputError: The model is not found, or `source` names one although the option --model was passed.
     """
     from stickytoken.detection.run import is_run
 
-    if is_run(source):
-        return stickytoken.open_run(source)
-    if model is not None:
+    run = stickytoken.open_run(source) if is_run(source) else None
+    if run is None and moved_to is not None:
         raise InputError(f"--model needs a run folder, but {source} is not one: leave --model out")
-    return None
+    record = None if run is None else run.record
+    require_found(source, loading, record, moved_to)
+    return run, load_later(source, loading, record, moved_to)
 
 
 def words_of_audit(folder: Path | None, run_identity: str | None) -> tuple[str, ...]:

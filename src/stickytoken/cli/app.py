@@ -14,7 +14,7 @@ from stickytoken.cli._command import PanelledCommand
 from stickytoken.cli.commands.audit import audit
 from stickytoken.cli.commands.documents import clean, scan
 from stickytoken.cli.commands.language_models import embed, evaluate, tune
-from stickytoken.cli.commands.measuring import detect, probe, study
+from stickytoken.cli.commands.measuring import detect, probe
 from stickytoken.cli.commands.runs import card, compare, published, report, show, tokens
 from stickytoken.cli.commands.shipping import check, demo, repair
 from stickytoken.cli.commands.understanding import explain, impact, why
@@ -33,7 +33,6 @@ _AFTER_INTERRUPT = {
     "explain": _CONTINUE,
     "impact": _CONTINUE,
     "scan": _CONTINUE,
-    "study": _CONTINUE,
     "repair": "nothing was written to the output folder",
     "demo": "the web app has stopped",
 }
@@ -105,7 +104,7 @@ def _report_error(error: BaseException, command: str | None) -> int | None:
 _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Find sticky tokens": (detect, audit, show, probe),
     "Fix a model or documents": (repair, scan, clean, check),
-    "Understand and report": (explain, why, impact, study, report, compare, published, card, demo),
+    "Understand and report": (explain, why, impact, report, compare, published, card, demo),
     "Language models": (embed, evaluate, tune),
     "Tokenizers": (tokens,),
 }

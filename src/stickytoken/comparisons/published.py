@@ -247,7 +247,7 @@ def published_tokens(name: str) -> pl.DataFrame:
     return _read_table("published_tokens.csv").filter(model=published_model(name)["model"]).drop("model")
 
 
-def published_list(run: Run) -> pl.DataFrame | None:
+def _published_list(run: Run) -> pl.DataFrame | None:
     """Return the published tokens of the model of a run.
 
     Returns:
@@ -271,7 +271,7 @@ def mention_of_paper(run: Run) -> str | None:
     Returns:
         One sentence; None for a run of the paper's method, or if the paper does not list the model.
     """
-    published = None if run.record.method == "std" else published_list(run)
+    published = None if run.record.method == "std" else _published_list(run)
     if published is None:
         return None
     name = Path(run.model_name).name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
@@ -296,26 +295,6 @@ def read_retrieval(folder: Path) -> RetrievalFiles:
         unranked,
         [f"{folder.name}: {note}" for note in notes],
     )
-
-
-def write_retrieval(
-    folder: Path, documents: Sequence[str], queries: Sequence[str], answers: Sequence[int]
-) -> None:
-    """Write documents and queries to a folder in the BEIR layout.
-
-    Args:
-        folder: the folder, which is created.
-        documents: the documents.
-        queries: the queries.
-        answers: for each query, the index of the document that answers it.
-    """
-    (folder / _QRELS).mkdir(parents=True, exist_ok=True)
-    for name, texts in ((CORPUS, documents), (QUERIES, queries)):
-        lines = [json.dumps({"_id": str(index), "text": text}) for index, text in enumerate(texts)]
-        (folder / name).write_text("\n".join(lines), "utf-8")
-    judgements = [f"{query}\t{document}\t1" for query, document in enumerate(answers)]
-    lines = ["\t".join(_QRELS_COLUMNS), *judgements]
-    (folder / _QRELS / "test.tsv").write_text("\n".join(lines), "utf-8")
 
 
 def _make_retrieval(folder: Path) -> tuple[Task, list[str]]:

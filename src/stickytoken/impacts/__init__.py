@@ -120,7 +120,7 @@ def impact(
     settings = choose_insertion(settings, texts_only, Insertion.TEXT)
     require_insertion(model, settings.inserted_as)
     word_encoder = protocol.require_words(model, "impact")
-    loaded, notes = load_tasks(sources)
+    loaded, notes = _load_tasks(sources)
     token_records = _choose_tokens(word_encoder, run, tokens, exclude, settings)
     if run is None:
         notes.append("no run says which tokens are sticky, so a benign token may be one of them")
@@ -243,7 +243,7 @@ def _count_texts_by_stage(
     return texts_by_stage
 
 
-def load_tasks(sources: Sequence[TaskSource]) -> tuple[list[AnyTask], list[str]]:
+def _load_tasks(sources: Sequence[TaskSource]) -> tuple[list[AnyTask], list[str]]:
     """Return the tasks that the sources name, and notes about them.
 
     Raises:

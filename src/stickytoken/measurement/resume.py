@@ -62,7 +62,7 @@ def refuse_different(
 
     Args:
         path: the folder.
-        kind: name of the kind of measurement, such as ``study``.
+        kind: name of the kind of measurement, such as ``run``.
         requested: the identity parts of the requested measurement.
         present: those of the measurement in the folder.
     """

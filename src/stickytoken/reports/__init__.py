@@ -44,7 +44,8 @@ class Format(StrEnum):
 
 
 def report(
-    *what: Run | str | Path | Comparison,
+    run_or_comparison: Run | str | Path | Comparison,
+    *,
     format: str | None = None,  # noqa: A002 - the name of the option
     out: str | Path | None = None,
     figures: str | Path | None = None,
@@ -53,7 +54,7 @@ def report(
     """Report on a run, or on a comparison made by `stickytoken.compare`. No model is needed.
 
     Args:
-        what: Exactly one finished run, run folder or comparison.
+        run_or_comparison: a finished run, a run folder, or what `stickytoken.compare` returns.
         format: ``html`` for one self-contained file, ``md`` or ``json``. By default, the suffix of ``out``
             decides; without ``out``, or with another suffix, the format is ``html``.
         out: File that the report is also written to, in an existing folder.
@@ -67,10 +68,9 @@ def report(
         The report as text in the chosen format.
 
     Raises:
-        InputError: No run or more than one run was passed, the format is unknown, ``out`` is a folder or its
-            folder does not exist, the figures cannot be saved, the folder ``explanations`` contains no
-            explanation, or explanations were passed with a comparison. Figures cannot be saved if there are
-            none, or if no browser can draw them.
+        InputError: The format is unknown, ``out`` is a folder or its folder does not exist, the figures
+            cannot be saved, the folder ``explanations`` contains no explanation, or explanations were passed
+            with a comparison. Figures cannot be saved if there are none, or if no browser can draw them.
         MissingExtraError: ``figures`` was passed, but the ``figures`` extra is not installed.
         RunError: The path is not a run folder, the run folder is damaged, the explanations belong to
             another model, or a file cannot be written.
@@ -81,19 +81,12 @@ def report(
     """
     if format is not None and str(format) not in tuple(Format):
         raise InputError(f"format {shown(format)} is unknown: use one of {', '.join(Format)}")
-    if not what:
-        raise InputError("there is no run to report on: pass a run folder")
-    if len(what) > 1:
-        raise InputError(
-            f"a report describes one run, but {len(what)} were passed: pass several runs to "
-            "`stickytoken compare`"
-        )
     report_path = None if out is None else file_path("out", out)
     if report_path is not None:
         require_file_place(report_path)
     figures_folder = None if figures is None else file_path("figures", figures)
     explanations_folder = None if explanations is None else file_path("explanations", explanations)
-    subject = _read_subject(what[0], explanations_folder)
+    subject = _read_subject(run_or_comparison, explanations_folder)
     text = _render(subject, format_of(report_path) if format is None else Format(str(format)))
     if report_path is not None:
         write_atomically(report_path, text.encode("utf-8", "backslashreplace"))

@@ -25,7 +25,7 @@ from stickytoken import load_encoder
 from stickytoken.detection.run_folder import LoadingRecord
 from stickytoken.encoders import protocol
 from stickytoken.encoders.endpoint import _answers, dry_run, encoder as encoder_module
-from stickytoken.encoders.endpoint.dry_run import UncertainStages, estimate_cost
+from stickytoken.encoders.endpoint.dry_run import estimate_cost
 from stickytoken.encoders.files.resolution import EncoderSpec
 from stickytoken.encoders.protocol import Encoder, is_encoder, reads_ids
 from stickytoken.encoders.roles import Role, in_role
@@ -508,13 +508,14 @@ def test_what_depends_on_results_is_told_apart(serve):
     endpoint = serve().encoder()
 
     def measurement(stand_in):
+        stand_in.expect_uncertain("chosen by results", most_texts=40)
         stand_in.reached("first")
         stand_in.encode(SENTENCES[:20])
         stand_in.reached("chosen by results")
         stand_in.encode(SENTENCES[:50])
         stand_in.reached("chosen by results")
 
-    estimate = estimate_cost(endpoint, measurement, UncertainStages("chosen by results", 40))
+    estimate = estimate_cost(endpoint, measurement)
     assert (estimate.texts, estimate.most.texts) == (20, 90)
     longest = max(endpoint.count_by_server([text]) for text in SENTENCES[:50])
     assert estimate.most.tokens == math.ceil(90 * longest)
@@ -539,6 +540,8 @@ def test_a_detection_costs_what_is_estimated_once_the_tokens_to_confirm_are_know
 
         def estimated():
             def rehearsed(stand_in):
+                most_texts = most_texts_to_confirm(profiled.SMALL, len(encoder.tokenizer.entries))
+                stand_in.expect_uncertain("confirm-1", most_texts)
                 return profiled.detect_profile(
                     stand_in,
                     f"{folder}/out",
@@ -547,8 +550,7 @@ def test_a_detection_costs_what_is_estimated_once_the_tokens_to_confirm_are_know
                 )
 
             with tempfile.TemporaryDirectory() as folder:
-                most_texts = most_texts_to_confirm(profiled.SMALL, len(encoder.tokenizer.entries))
-                return estimate_cost(encoder, rehearsed, UncertainStages("confirm-1", most_texts))
+                return estimate_cost(encoder, rehearsed)
 
         def step_taken(step):
             if step.stage == "screen" and step.done == 0:

@@ -57,10 +57,8 @@ def audit(
     from stickytoken import audits
     from stickytoken.scanning.vectors import open_vectors
 
-    run = opt.run_in(source, model)
-    opt.require_found(source, loading, None if run is None else run.record, model)
+    run, encoder = opt.open_source(source, loading, model)
     stored = None if vectors is None else open_vectors(vectors)
-    encoder = opt.load_later(source, loading, None if run is None else run.record, model)
     measure = partial(
         audits.audit,
         documents=documents,

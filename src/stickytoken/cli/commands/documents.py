@@ -43,7 +43,7 @@ ScanFormat = StrEnum("ScanFormat", "TABLE JSON CSV SARIF")
     settings=("route", "revision", "prompt", "token_prepending", "truncate_dim", "layer", "dtype", "device")
 )
 def scan(
-    run: Annotated[Path, opt.argument(metavar="RUN|RULES")],
+    run: Annotated[Path, typer.Argument(metavar="RUN|RULES")],
     documents: opt.Argument[str],
     *,
     columns: Columns,
@@ -289,8 +289,8 @@ _IN_MEMORY = 64 * 2**20
 
 @command()
 def clean(
-    rules: Annotated[Path, opt.argument(metavar="RUN|RULES")],
-    file: Annotated[Path, opt.argument(show_default=True)] = Path("-"),
+    rules: Annotated[Path, typer.Argument(metavar="RUN|RULES")],
+    file: Annotated[Path, typer.Argument(show_default=True)] = Path("-"),
     *,
     columns: Columns,
     id_column: Annotated[str | None, opt.texts_option("--id")] = None,

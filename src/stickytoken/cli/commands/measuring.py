@@ -1,9 +1,10 @@
-"""The commands detect, probe and study, which find, measure and compare sticky tokens of a model."""
+"""The commands detect and probe, which find the sticky tokens of a model and measure single tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
+from copy import copy
+from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -92,20 +93,20 @@ def method_options(*, for_probe: bool) -> type[MethodOptions]:
         A dataclass with one field per option. Every field is None if its option was not passed.
     """
     names = StrEnum("MethodName", [(name, name) for name in METHODS])  # type: ignore[misc]
-    declaration = opt.method_option(
+    method_option = opt.method_option(
         help="profile: measures every token, with an interval. std: the method of Chen et al. 2025. "
         "Default: profile, or std with --set pairs=FILE."
     )
-    options: list[Any] = [("method", Annotated[names | None, declaration], field(default=None))]
+    options: list[Any] = [("method", Annotated[names | None, method_option], field(default=None))]
     for name, methods in _methods_by_setting(for_probe=for_probe).items():
         setting_type = command_line_types(METHODS[methods[0]])[name]
-        declaration = opt.FIELD_DECLARATIONS.get(name, opt.setting())
+        option = copy(opt.FIELD_OPTIONS.get(name, opt.setting()))
         # The help text names the default of each method, because the default of the field is None.
-        described = replace(declaration, details={**declaration.details, "help": _help_for(name, methods)})
+        option.help = _help_for(name, methods)
         kind: Any = setting_type.kind
         if setting_type.repeated:
             kind = list[kind]
-        hint = Annotated[kind | None, *setting_type.metadata, described]
+        hint = Annotated[kind | None, *setting_type.metadata, option]
         options.append((name, hint, field(default=None)))
     return make_dataclass("SomeMethodOptions", options, bases=(MethodOptions,), frozen=True)
 
@@ -165,7 +166,6 @@ def detect(
         write_report: Also write report.html, with symptom curves and sentence pairs, into the run folder.
     """
     from stickytoken.detection.naming import token_ids
-    from stickytoken.encoders.endpoint.dry_run import UncertainStages
     from stickytoken.methods.profile.plan import most_texts_to_confirm
     from stickytoken.methods.profile.rounds import confirming_stage
     from stickytoken.settings.profile import ProfileSettings
@@ -191,23 +191,18 @@ def detect(
     def rehearse(stand_in: Any, folder: Path) -> object:
         """Detect with a stand-in for the encoder, which only counts texts, to estimate the cost.
 
-        The stand-in is told which stage begins, because the cost of later stages depends on results.
+        From the confirming round of profile on, the number of texts depends on the results. That of special
+        tokens, which are measured earlier, depends on them, too, but they are few.
         """
+        if isinstance(settings, ProfileSettings):
+            token_count = sample or len(stand_in.tokenizer.entries)
+            if named is not None and sample is None:
+                token_count = len(token_ids(categorize(stand_in.tokenizer), named))
+            most_texts = most_texts_to_confirm(settings, token_count)
+            stand_in.expect_uncertain(confirming_stage(batch=1), most_texts)
         return run_detection(stand_in, out=folder, progress=lambda step: stand_in.reached(step.stage))
 
-    def find_uncertain(encoder: stickytoken.Encoder) -> UncertainStages | None:
-        """Return the confirming round of profile, from which on the number of texts depends on the results.
-
-        That of special tokens, which are measured earlier, depends on them, too, but they are few.
-        """
-        if not isinstance(settings, ProfileSettings):
-            return None
-        token_count = sample or len(encoder.tokenizer.entries)
-        if named is not None and sample is None:
-            token_count = len(token_ids(categorize(encoder.tokenizer), named))
-        return UncertainStages(confirming_stage(batch=1), most_texts_to_confirm(settings, token_count))
-
-    with opt.cost_announced(encoder, loading, rehearse, find_uncertain) as progress:
+    with opt.cost_announced(encoder, loading, rehearse) as progress:
         run = run_detection(encoder, out=out, engine=engine, progress=progress)
     try:
         runs.show_run(run, output_format)
@@ -260,60 +255,3 @@ def probe(
             console.print_line(block)
         else:
             console.print_table(*block)
-
-
-@command(settings=("prompt", "token_prepending", "truncate_dim", "layer", "route", "template"))
-def study(
-    model: opt.Model,
-    *,
-    task: opt.Texts[list[str] | None] = None,
-    documents: opt.Texts[str | None] = None,
-    corpus: CorpusOptions,
-    sample: Annotated[int | None, opt.texts_option(min=1)] = None,
-    sets: Annotated[int, opt.setting(min=0)] = 2,
-    seed: Annotated[int, opt.method_option(min=0)] = 42,
-    loading: opt.ModelOptions,
-    computing: opt.EngineOptions,
-    out: opt.Output[Path | None] = None,
-    output_format: opt.OutputFormat = opt.Format.TABLE,
-) -> None:
-    """Do for a model what Chen et al. (2025) do, and say which list of sticky tokens predicts what.
-
-    Run the same command again to continue an interrupted study. Only Chrome or Chromium can draw the figures.
-
-    Example: stickytoken study all-MiniLM-L6-v2 --sample 300 --task sts.jsonl
-
-    Args:
-        task: Task file, BEIR folder, or name of an MTEB task. Repeatable.
-        documents: Documents to write copies into, as for audit. Default: the packaged ones.
-        sample: Measure only this many tokens, chosen at random.
-        sets: Number of times that std is repeated with other seeds and sentence pairs.
-        seed: Seed of all random sampling; 42 reproduces the published runs of std.
-        out: Output folder. Default: runs/<model>-study-<identity>.
-    """
-    sentences = corpus.read()
-    opt.require_found(model, loading)
-    encoder = opt.load_later(model, loading)
-    with console.progress_bar() as progress:
-        finished = stickytoken.study(
-            encoder,
-            tasks=task or (),
-            documents=documents,
-            sentences=sentences,
-            pairs=corpus.pairs,
-            sample=sample,
-            sets=sets,
-            seed=seed,
-            out=out,
-            engine=computing.choice,
-            progress=progress,
-        )
-    console.inform_notes(finished.notes)
-    if output_format is opt.Format.JSON:
-        console.print_json(finished.summary())
-        return
-    for title, table in (("Which list predicts what?", finished.harm), ("Stability", finished.stability)):
-        console.print_table(title, table.columns, table.rows())
-    failed = {name: reason for impact in finished.impacts.values() for name, reason in impact.failed.items()}
-    console.inform_notes([f"not run: {name}: {reason}" for name, reason in failed.items()])
-    console.print_line(f"study: {finished.path / 'study.md'}")

@@ -9,6 +9,8 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 import stickytoken
 from stickytoken.cli import _options as opt, console
 from stickytoken.cli._command import command
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     import polars as pl
 
     from stickytoken.vocabulary import Vocabulary
+
+TableFormat = StrEnum("TableFormat", "TABLE JSON CSV")
 
 NAMED = (Column("token_id", "id"), Column("token", "token"))
 
@@ -266,7 +270,7 @@ def published(
     model: opt.Argument[str | None] = None,
     run: opt.Texts[Path | None] = None,
     add: opt.Texts[list[Path] | None] = None,
-    output_format: opt.FormatChoice[opt.TableFormat] = opt.TableFormat.TABLE,
+    output_format: opt.FormatChoice[TableFormat] = TableFormat.TABLE,
 ) -> None:
     """Look up the published results of forty models. Needs no model and no network.
 
@@ -299,10 +303,10 @@ def published(
         beside = paper.beside_run(opened, model)
         listed = beside.tokens
         comparison = beside.in_words()
-    if output_format is opt.TableFormat.CSV:
+    if output_format is TableFormat.CSV:
         console.print_csv(listed)
         return
-    if output_format is opt.TableFormat.JSON:
+    if output_format is TableFormat.JSON:
         _print_published_json(facts, listed, comparison)
         return
     if facts is None:
@@ -339,8 +343,8 @@ def _print_published_tokens(facts: Mapping[str, Any], tokens: pl.DataFrame) -> N
 
 @command()
 def compare(
-    runs: Annotated[list[Path], opt.argument(metavar="RUN")],
-    output_format: opt.FormatChoice[opt.TableFormat] = opt.TableFormat.TABLE,
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN")],
+    output_format: opt.FormatChoice[TableFormat] = TableFormat.TABLE,
     out: opt.Output[Path | None] = None,
     figures: opt.Output[Path | None] = None,
 ) -> None:
@@ -360,9 +364,9 @@ def compare(
         comparison = stickytoken.compare(runs)
         if out is not None or figures is not None:
             stickytoken.report(comparison, out=out, figures=figures)
-    if output_format is opt.TableFormat.JSON:
+    if output_format is TableFormat.JSON:
         console.print_json(comparison.summary())
-    elif output_format is opt.TableFormat.CSV:
+    elif output_format is TableFormat.CSV:
         console.print_csv(comparison.table)
     else:
         console.print_table("The runs, in the order given", HEADINGS, shown_rows(comparison))
@@ -450,7 +454,7 @@ ReportFormat = StrEnum("ReportFormat", "HTML MD JSON")
 
 @command()
 def report(
-    runs: Annotated[list[Path], opt.argument(metavar="RUN")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN")],
     output_format: opt.FormatChoice[ReportFormat | None] = None,
     out: opt.Output[Path | None] = None,
     figures: opt.Output[Path | None] = None,
@@ -480,10 +484,16 @@ def report(
         raise InputError(
             f"--open needs an HTML file, but the format is {written}: leave out --open or the format"
         )
+    if len(runs) > 1:
+        raise InputError(
+            f"a report describes one run, but {len(runs)} were passed: pass several runs to "
+            "`stickytoken compare`"
+        )
+    (run,) = runs
     if html and out is None:
-        out = runs[0].expanduser() / REPORT_FILE
+        out = run.expanduser() / REPORT_FILE
     with console.status("writing the report"):
-        text = stickytoken.report(*runs, format=written, out=out, figures=figures, explanations=explanations)
+        text = stickytoken.report(run, format=written, out=out, figures=figures, explanations=explanations)
     if out is None:
         console.print_document(text)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import webbrowser
 from collections.abc import Sequence
 from enum import StrEnum
@@ -137,7 +138,7 @@ CheckFormat = StrEnum("CheckFormat", "TABLE JSON JUNIT SARIF GITHUB")
 
 @command()
 def check(
-    source: Annotated[str | None, opt.argument(metavar="[MODEL|RUN|RULES]")] = None,
+    source: Annotated[str | None, typer.Argument(metavar="[MODEL|RUN|RULES]")] = None,
     *,
     context: typer.Context,
     revision: opt.Revision = None,
@@ -211,11 +212,11 @@ def check(
         "fail_on_documents": fail_on_documents or None,
     }
     arguments: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    if names_rules_file(source) and opt.origin(context, "source") == "COMMANDLINE":
+    if names_rules_file(source) and _is_typed(context, "source"):
         # pyproject.toml may set these options for the project's model. If the user names a rules file instead
         # of the model, the options are an error only if the user typed them on the command line.
         for name in _NEED_A_RUN:
-            if opt.origin(context, name) != "COMMANDLINE":
+            if not _is_typed(context, name):
                 arguments.pop(name, None)
     try:
         if audit is not None:
@@ -241,6 +242,12 @@ def check(
         raise typer.Exit(GATE_CLOSED)
     if finished_check.outcome.value != "passed":
         raise typer.Exit(1)
+
+
+def _is_typed(context: typer.Context, name: str) -> bool:
+    # The value may also come from a file, or be the default.
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _show_check(finished_check: Check, output_format: CheckFormat, out: Path | None) -> None:
@@ -278,8 +285,23 @@ def _line_in_repository() -> tuple[str, int] | None:
     from stickytoken.findings import repository_path
 
     project = project_table(Path.cwd())
-    path = None if project is None else repository_path(project.file)
-    return None if project is None or path is None else (path, project.model_line)
+    if project is None:
+        return None
+    file, _ = project
+    path = repository_path(file)
+    return None if path is None else (path, line_of_model(file.read_text("utf-8")))
+
+
+def line_of_model(project: str) -> int:
+    """Return the line of a pyproject.toml that names the model, or that begins the table tool.stickytoken."""
+    header = re.search(r"^\s*\[\s*tool\s*\.\s*stickytoken\s*\]", project, re.MULTILINE)
+    if header is None:
+        return 1
+    next_table = re.compile(r"^\s*\[", re.MULTILINE).search(project, header.end())
+    end = len(project) if next_table is None else next_table.start()
+    entry = re.compile(r"^\s*model\s*=", re.MULTILINE).search(project, header.end(), end)
+    line_start = header if entry is None else entry
+    return project.count("\n", 0, line_start.end()) + 1
 
 
 def _write_document(

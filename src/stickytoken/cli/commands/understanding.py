@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
@@ -61,12 +62,11 @@ def explain(
     corpus = None
     if sentences is not None or columns != Columns():
         corpus = stickytoken.load_sentences(sentences, columns)
-    run = opt.run_in(source, model)
+    run, encoder = opt.open_source(source, loading, model)
     # Without a run or --out, the explanation is printed but not stored.
     folder = out
     if folder is None and run is not None:
         folder = run.path / EXPLANATIONS_FOLDER
-    encoder = opt.load_later(source, loading, None if run is None else run.record, model)
     with console.progress_bar() as progress:
         explanation = stickytoken.explain(
             encoder,
@@ -178,8 +178,8 @@ def _print_with_spaces(title: str, columns: Sequence[str], rows: Iterable[Sequen
 @command()
 def why(
     model: opt.Model,
-    first: Annotated[str, opt.argument(metavar="TEXT")],
-    second: Annotated[str, opt.argument(metavar="TEXT")],
+    first: Annotated[str, typer.Argument(metavar="TEXT")],
+    second: Annotated[str, typer.Argument(metavar="TEXT")],
     *,
     run: opt.Texts[Path | None] = None,
     method: Annotated[AttributionMethod, opt.texts_option("--attribute-by")] = AttributionMethod.DELETION,
@@ -332,9 +332,7 @@ def impact(
     if preset is Preset.PAPER:
         tasks += paper_tasks()
         settings = replace(settings, edits=Edits.PAPER)
-    run = opt.run_in(source, model)
-    opt.require_found(source, loading, None if run is None else run.record, model)
-    encoder = opt.load_later(source, loading, None if run is None else run.record, model)
+    run, encoder = opt.open_source(source, loading, model)
     run_impact = partial(
         stickytoken.impact,
         tokens=opt.parse_tokens_or_files(tokens),

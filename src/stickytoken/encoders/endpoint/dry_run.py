@@ -57,19 +57,6 @@ class CostEstimate:
     most: CostEstimate | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class UncertainStages:
-    """The stages of a measurement whose texts depend on the results of earlier stages.
-
-    Attributes:
-        first: name of the first such stage.
-        most_texts: how many texts they encode at most.
-    """
-
-    first: str
-    most_texts: int
-
-
 @dataclass
 class _Recorded:
     """What all texts recorded so far add up to, in all roles."""
@@ -83,6 +70,9 @@ class _Recorded:
     tokens: float = 0.0  # of texts to send; a fraction, because a server's tokens per text are an average
     longest: float = 0.0  # number of tokens in the longest text since the first stage began
     has_begun: bool = False
+    # The first stage whose texts depend on earlier results, and how many texts are encoded from it on.
+    first_uncertain_stage: str | None = None
+    most_uncertain_texts: int = 0  # at most
     # The cost of all stages before the first uncertain one, or None until that one begins.
     cost_of_certain_stages: CostEstimate | None = None
 
@@ -95,27 +85,20 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
     of a token therefore move an artificial vector roughly as they move a real vector.
     """
 
-    def __init__(
-        self,
-        encoder: EndpointEncoder,
-        uncertain: UncertainStages | None = None,
-        recorded: _Recorded | None = None,
-    ) -> None:
+    def __init__(self, encoder: EndpointEncoder, recorded: _Recorded | None = None) -> None:
         """Wrap the encoder whose requests are to be estimated.
 
         Args:
             encoder: the encoder of the endpoint; no texts are sent to its server.
-            uncertain: the stages whose texts depend on earlier results; None if there are none.
             recorded: where texts are counted; if None, a new count begins.
         """
         super().__init__(encoder)
-        self._uncertain = uncertain
         self._recorded = recorded or _Recorded()
 
     def in_role(self, role: Role | None) -> DryRun:
         """Return the stand-in for the encoder of texts in a role, which counts together with this one."""
         of_role = self._encoder.in_role(role)
-        return self if of_role is self._encoder else DryRun(of_role, self._uncertain, self._recorded)
+        return self if of_role is self._encoder else DryRun(of_role, self._recorded)
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
         """Count the texts that would be sent, and return the cached or artificial vectors of all texts.
@@ -173,6 +156,11 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
             recorded.confirmations += 1
             recorded.requests_at_confirmation = recorded.requests
 
+    def expect_uncertain(self, first_stage: str, most_texts: int) -> None:
+        """Record that from a stage on, texts depend on earlier results, and how many there are at most."""
+        self._recorded.first_uncertain_stage = first_stage
+        self._recorded.most_uncertain_texts = most_texts
+
     def reached(self, stage: str) -> None:
         """Record that a stage has begun; if it is the first uncertain one, keep the cost of those before it.
 
@@ -180,8 +168,7 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         """
         recorded = self._recorded
         recorded.has_begun = True
-        is_first_uncertain = self._uncertain is not None and stage == self._uncertain.first
-        if is_first_uncertain and recorded.cost_of_certain_stages is None:
+        if stage == recorded.first_uncertain_stage and recorded.cost_of_certain_stages is None:
             recorded.cost_of_certain_stages = self._sum_recorded_cost()
 
     def estimate(self) -> CostEstimate:
@@ -191,19 +178,19 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         it. `CostEstimate.most` covers all stages, as if each text were as long as the longest.
         """
         cost = self._sum_recorded_cost()
-        cost_of_certain_stages = self._recorded.cost_of_certain_stages
-        if cost_of_certain_stages is None or self._uncertain is None:
+        recorded = self._recorded
+        if recorded.cost_of_certain_stages is None:
             return cost
         # Later stages may have recorded further texts, which are shown in a report.
-        most_texts = cost.texts + self._uncertain.most_texts
-        most_tokens = max(cost.tokens, math.ceil(most_texts * self._recorded.longest))
+        most_texts = cost.texts + recorded.most_uncertain_texts
+        most_tokens = max(cost.tokens, math.ceil(most_texts * recorded.longest))
         most = replace(
             cost,
             texts=most_texts,
             tokens=most_tokens,
             cost=price(most_tokens, self._encoder.options.price_per_million),
         )
-        return replace(cost_of_certain_stages, most=most)
+        return replace(recorded.cost_of_certain_stages, most=most)
 
     def _sum_recorded_cost(self) -> CostEstimate:
         """Return the requests and the cost of all texts recorded so far."""
@@ -253,17 +240,15 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         return np.asarray(mean_of_tokens + _WEIGHT_OF_TEXT * vector_of_text, dtype=np.float32)
 
 
-def estimate_cost(
-    encoder: EndpointEncoder, measurement: Callable[[Any], object], uncertain: UncertainStages | None = None
-) -> CostEstimate:
+def estimate_cost(encoder: EndpointEncoder, measurement: Callable[[Any], object]) -> CostEstimate:
     """Estimate what a measurement would cost, by running it with artificial vectors instead of the server.
 
     Args:
         encoder: the encoder of the endpoint.
         measurement: a function that takes a `DryRun` and runs the measurement with the `DryRun` as encoder.
-            The function must call `DryRun.reached` when a stage begins.
-        uncertain: the stages whose texts depend on earlier results; None if there are none.
+            If some of its texts depend on earlier results, it calls `DryRun.expect_uncertain` first, and
+            `DryRun.reached` when a stage begins.
     """
-    dry_run = DryRun(encoder, uncertain)
+    dry_run = DryRun(encoder)
     measurement(dry_run)
     return dry_run.estimate()
