@@ -40,8 +40,7 @@ from stickytoken.measurement import ray_engine, resume
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.methods import METHODS, base, choose_method, method_named
 from stickytoken.methods.runner import Runner, shard_probes_for
-from stickytoken.settings import choose_insertion, part_of
-from stickytoken.settings.loading import RecordedLoading
+from stickytoken.settings import choose_insertion
 from stickytoken.unit_vectors import Similarity
 from stickytoken.vocabulary import CandidateTokenizer, categorize, choose_joinings
 
