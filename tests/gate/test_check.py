@@ -126,7 +126,7 @@ def named(result, level=Level.ERROR):
 @pytest.mark.slow
 def test_a_sticky_token_closes_the_gate_and_without_one_it_is_open(runs):
     result = check(runs(2))
-    assert result.outcome is Outcome.CLOSED
+    assert result.outcome is Outcome.FAILED
     assert planted.PLANTED in named(result)
     assert result.counted == result.sticky == len(runs(2).sticky)
     first = result.findings[0]
@@ -158,7 +158,7 @@ def test_errors_are_there_if_and_only_if_more_count_than_are_tolerated(altered):
         result = check(run, fail_on=fail_on, max_tokens=tolerated)
         assert result.counted == counting
         assert len(named(result)) == (counting if counting > tolerated else 0)
-        assert (result.outcome is Outcome.CLOSED) == (counting > tolerated)
+        assert (result.outcome is Outcome.FAILED) == (counting > tolerated)
         levels = [finding.level for finding in result.findings]
         assert len(levels) == len(grades)
         assert levels == sorted(levels, key=[Level.ERROR, Level.WARNING, Level.NOTE].index)
@@ -218,7 +218,7 @@ def test_a_run_or_baseline_over_a_part_of_the_vocabulary_never_passes(runs, tmp_
     model = stickytoken.load_encoder(profiled.planted_model(4))
     token = next(key for key, text in model.tokenizer.entries.items() if text == planted.PLANTED)
     result = check(profiled.detect_profile(model, tmp_path / "few", tokens=[token, 50, 51]))
-    assert result.outcome is Outcome.CLOSED
+    assert result.outcome is Outcome.FAILED
     assert result.incomplete
 
 

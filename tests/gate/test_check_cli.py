@@ -54,12 +54,12 @@ def test_the_exit_status_says_how_the_check_ended_and_a_run_of_a_part_is_inconcl
 def test_every_format_says_the_same(run, sarif_schema):
     count = len(open_run(run).sticky)
     first, *rest = planted.lines_of(checked(run).stdout)
-    assert re.match(r"closed: .* has \d+ sticky tokens?$", first)
+    assert re.match(r"failed: .* has \d+ sticky tokens?$", first)
     assert any(planted.PLANTED in line and "error" in line for line in rest)
     result = checked(run, "--format", "json")
     assert result.stdout.isascii()
     document = json.loads(result.stdout)
-    assert (document["outcome"], document["run"]) == ("closed", str(run))
+    assert (document["outcome"], document["run"]) == ("failed", str(run))
     assert document["counted"] == count == len(document["findings"])
     document = json.loads(checked(run, "--format", "sarif").stdout)
     sarif_schema.validate(document)
@@ -68,7 +68,7 @@ def test_every_format_says_the_same(run, sarif_schema):
     assert (suite.get("failures"), suite.get("errors")) == (str(count), "0")
     *lines, last = checked(run, "--format", "github").stdout.splitlines()
     assert len([line for line in lines if line.startswith("::error ")]) == count
-    assert last.startswith("closed: ")
+    assert last.startswith("failed: ")
 
 
 def test_a_check_that_fails_leaves_a_document_that_says_so(sarif_schema):
@@ -87,7 +87,7 @@ def test_a_check_that_fails_leaves_a_document_that_says_so(sarif_schema):
 def test_a_document_can_go_to_a_file_beside_the_table(run, tmp_path):
     result = checked(run, "--format", "junit", "--out", "deep/results.xml")
     assert result.exit_code == 10
-    assert result.stdout.startswith("closed: ")
+    assert result.stdout.startswith("failed: ")
     assert ET.fromstring((tmp_path / "deep" / "results.xml").read_bytes()).get("failures") != "0"
     (tmp_path / "file").write_text("")
     assert checked(run, "--format", "json", "--out", "file/results.json").exit_code == 1
@@ -142,7 +142,7 @@ def test_copies_of_a_flagged_token_close_the_gate_whatever_is_tolerated(run):
     # A repeated word without a flag is a warning.
     assert [f.level for f in clean.findings if f.rule == "document-repetition"] == [Level.WARNING]
     result = check(run, baseline=run, max_tokens=99, fail_on="severe", documents=[*CLEAN, COPIES])
-    assert result.outcome is Outcome.CLOSED
+    assert result.outcome is Outcome.FAILED
     (error,) = (finding for finding in result.findings if finding.level is Level.ERROR)
     assert error.rule == "document-copies"
     assert (result.documents.searched, result.documents.counted) == (3, 1)
@@ -154,7 +154,7 @@ def test_documents_alone_decide_if_no_token_counts(run):
     assert clean.passed
     assert says(clean.headline(), "passed", "none of 2 documents")
     result = check(run, fail_on="none", documents=[*CLEAN, COPIES])
-    assert says(result.headline(), "closed", "1 of 3 documents", "flagged token: 1")
+    assert says(result.headline(), "failed", "1 of 3 documents", "flagged token: 1")
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_documents_alone_decide_if_no_token_counts(run):
 def test_other_causes_close_the_gate_on_request(run, document, cause):
     assert check(run, baseline=run, documents=[*CLEAN, document]).passed
     result = check(run, baseline=run, documents=[*CLEAN, document], fail_on_documents=[cause])
-    assert result.outcome is Outcome.CLOSED
+    assert result.outcome is Outcome.FAILED
     assert result.documents.causes == {cause: 1}
     # Copies of a flagged token always do.
     assert not check(run, baseline=run, documents=[COPIES], fail_on_documents=[cause]).passed
@@ -285,7 +285,7 @@ def test_rules_find_in_documents_what_the_run_finds(run, rules):
     by_run = check(run, fail_on="none", documents=documents)
     for source in (rules, str(rules), Cleaner.from_file(rules)):
         by_rules = check(source, documents=documents)
-        assert by_rules.outcome is Outcome.CLOSED
+        assert by_rules.outcome is Outcome.FAILED
         assert by_rules.documents == by_run.documents
         assert by_rules.headline() == by_run.headline()
         expected = [f.fingerprint for f in by_run.findings if f.rule != "sticky-token"]
@@ -352,7 +352,7 @@ def test_every_format_reports_documents_by_rules(rules, documents, sarif_schema)
         return result.stdout
 
     table = planted.lines_of(printed("table"))
-    assert says(table[0], "closed", "1 of 4 documents", "flagged token: 1")
+    assert says(table[0], "failed", "1 of 4 documents", "flagged token: 1")
     assert table[-1].startswith("rules: ")
     findings = json.loads(printed("json"))["findings"]
     assert [finding["level"] for finding in findings] == ["error", "warning"]

@@ -18,17 +18,17 @@ class Outcome(StrEnum):
 
     Attributes:
         PASSED: Everything was checked, and no finding makes the check fail.
-        CLOSED: A finding makes the check fail, so the gate is closed.
+        FAILED: A finding makes the check fail.
         INCONCLUSIVE: No finding makes the check fail, but something could not be checked.
 
     Examples:
         >>> from stickytoken.gate import Outcome
         >>> list(map(str, Outcome))
-        ['passed', 'closed', 'inconclusive']
+        ['passed', 'failed', 'inconclusive']
     """
 
     PASSED = "passed"
-    CLOSED = "closed"
+    FAILED = "failed"
     INCONCLUSIVE = "inconclusive"
 
 
@@ -123,11 +123,11 @@ class Check:
     def outcome(self) -> Outcome:
         """The outcome of the check.
 
-        A finding of level error closes the check. If no finding is of level error, the check is inconclusive
+        A finding of level error makes it fail. If there is none, the check is inconclusive
         if something could not be checked, and passed otherwise.
         """
         if any(finding.level is Level.ERROR for finding in self.findings):
-            return Outcome.CLOSED
+            return Outcome.FAILED
         return Outcome.INCONCLUSIVE if self.incomplete else Outcome.PASSED
 
     @property

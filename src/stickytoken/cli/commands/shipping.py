@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # Exit statuses of the repair and check commands.
 NOT_VERIFIED = 3
-GATE_CLOSED = 10
+CHECK_FAILED = 10
 # Columns of the repaired-token table.
 _TOKENS = (
     *NAMED,
@@ -170,7 +170,7 @@ def check(
 ) -> None:
     """Check whether a model can ship, and whether documents can be indexed.
 
-    Exit status: 0 if passed, 10 if closed (do not ship), 1 if inconclusive or after an error.
+    Exit status: 0 if passed, 10 if failed (do not ship), 1 if inconclusive or after an error.
 
     Example: stickytoken check all-MiniLM-L6-v2 --fail-on serious
 
@@ -238,8 +238,8 @@ def check(
         _write_document(output_format, out, summary, incomplete=(reason,))
         raise
     _show_check(finished_check, output_format, out)
-    if finished_check.outcome.value == "closed":
-        raise typer.Exit(GATE_CLOSED)
+    if finished_check.outcome.value == "failed":
+        raise typer.Exit(CHECK_FAILED)
     if finished_check.outcome.value != "passed":
         raise typer.Exit(1)
 
