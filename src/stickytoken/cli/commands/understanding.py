@@ -205,7 +205,8 @@ def why(
     from stickytoken.attribution import summary
 
     if html is not None:
-        from stickytoken.reports.page import require_file_place
+        from stickytoken.measurement import require_file_place
+        from stickytoken.reports.page import write_similarity_page  # raises an error without its extra
 
         require_file_place(html)
     opt.require_found(model, loading)
@@ -216,8 +217,6 @@ def why(
             encoder, first, second, method=method, run=opened, words=words, progress=progress
         )
     if html is not None:
-        from stickytoken.reports.page import write_similarity_page
-
         write_similarity_page(attribution, html, top)
         console.inform(f"page: {html}")
     if output_format is opt.Format.JSON:
