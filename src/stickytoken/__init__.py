@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from stickytoken.loading import analyze_vocabulary, load_encoder
     from stickytoken.repairs import Repair, open_repair, repair
     from stickytoken.reports import report
+    from stickytoken.scanning.results import open_scan
     from stickytoken.scanning.scan import scan
     from stickytoken.settings.audit import AuditSettings
     from stickytoken.settings.endpoint import EndpointOptions
@@ -92,6 +93,7 @@ __all__ = [
     "open_impact",
     "open_repair",
     "open_run",
+    "open_scan",
     "probe",
     "repair",
     "report",
@@ -114,6 +116,7 @@ _EXPORTS = {
     "stickytoken.loading": ("analyze_vocabulary", "load_encoder"),
     "stickytoken.repairs": ("Repair", "open_repair", "repair"),
     "stickytoken.reports": ("report",),
+    "stickytoken.scanning.results": ("open_scan",),
     "stickytoken.scanning.scan": ("scan",),
     "stickytoken.settings.audit": ("AuditSettings",),
     "stickytoken.settings.endpoint": ("EndpointOptions",),

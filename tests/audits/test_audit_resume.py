@@ -4,6 +4,7 @@ import json
 import shutil
 import signal
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from audited import SMALL
 from interrupted import started, wait_for_shards
 from naming import naming
 from stickytoken.audits import Audit, audit, audits_in, open_audit
+from stickytoken.encoders.model_encoder import ModelEncoder
 from stickytoken.errors import RunError
 from stickytoken.methods.profile.documents import DocumentStage
 from stickytoken.methods.profile.estimates import EFFECTS_FILE
@@ -52,6 +54,23 @@ def test_an_audit_of_a_model_loads_it_once(finished, tampered_run, texts, querie
     )
     assert not model.exists()
     assert measured.path == finished.path
+
+
+@pytest.mark.parametrize("source", ["run", "model"])
+def test_an_audit_identifies_its_model_once(tampered_run, texts, queries, tmp_path, monkeypatch, source):
+    identify = ModelEncoder.identify
+    calls = []
+
+    def identify_and_count(encoder):
+        calls.append(encoder)
+        return identify(encoder)
+
+    monkeypatch.setattr(ModelEncoder, "identify", identify_and_count)
+    named = tampered_run if source == "run" else tampered_run.parent / "model"
+    options = {"queries": queries, "runs": tampered_run.parent, "settings": SMALL}
+    measured = audit(named, texts, out=tmp_path / "audit", **options)
+    assert len(calls) == 1  # each hashes all weights
+    assert measured.record.identity_parts["encoder"] == asdict(identify(calls[0]))
 
 
 def test_an_audit_whose_table_was_deleted_has_its_notes_once(tampered_run, texts, queries, tmp_path):

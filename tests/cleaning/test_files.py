@@ -24,7 +24,7 @@ from stickytoken.cleaning.files import clean_document, clean_file
 from stickytoken.cli.app import app
 from stickytoken.data.documents import Document, NamedColumns, unicode_text
 from stickytoken.data.rewriting import cut, open_source
-from stickytoken.scanning.scan import scan_documents
+from stickytoken.scanning.scan import scan
 from stickytoken.settings.reading import Columns
 
 EXAMPLES = 40
@@ -179,13 +179,13 @@ def unpacked(content: bytes, path: Path) -> bytes:
 def require_same_findings(run: Path, path: Path, cleaned: Path, cleaner: Cleaner) -> None:
     """A scan finds what cleaning says it removed, and nothing afterwards; cleaning again changes nothing."""
     content, totals = clean_path(path, cleaner)
-    before = scan_documents(run, path, workers=1).result
+    before = scan(run, path, workers=1).result
     assert before.documents == totals.documents
     assert before.found + before.suspected >= totals.changed
     assert {kind.value for kind in totals.changed_by_cause} <= {"flagged", "special"}
     assert all(count <= before.kinds[kind] for kind, count in totals.changed_by_cause.items())
     cleaned.write_bytes(content)
-    after = scan_documents(run, cleaned, workers=1).result
+    after = scan(run, cleaned, workers=1).result
     assert (after.found + after.suspected == 0, after.skipped) == (not totals.left_by_cause, before.skipped)
     assert clean_path(cleaned, cleaner)[0] == content
 

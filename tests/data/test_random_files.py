@@ -14,7 +14,7 @@ from stickytoken.data.documents import NamedColumns
 from stickytoken.data.rewriting import open_source, rewrite
 from stickytoken.errors import InputError, StickyTokenWarning
 from stickytoken.evaluation import read_text_file
-from stickytoken.scanning.scan import scan_documents
+from stickytoken.scanning.scan import scan
 
 FILES = int(os.environ.get("RANDOM_FILES", "100"))
 
@@ -42,7 +42,7 @@ def rewritten(path, columns):
 def scanned(path, columns):
     """How many documents `scan`, `check` and `audit` read, and how many they skip."""
     rules = CleaningRules(words=("river",), specials=())
-    result = scan_documents(Cleaner(rules), path, column=columns, workers=1).result
+    result = scan(Cleaner(rules), path, column=columns, workers=1).result
     return result.documents, result.skipped
 
 

@@ -20,9 +20,7 @@ from stickytoken.data.tasks import load_task
 from stickytoken.encoders.roles import Role, describe_prompts, in_role, prompts_of
 from stickytoken.errors import InputError, StickyTokenWarning
 from stickytoken.evaluation import compare
-from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import ignore_progress
-from stickytoken.measurement.ray_engine import chosen_engine
 from stickytoken.methods.base import Job
 from stickytoken.methods.profile.documents import choose_collection, encode_documents
 from stickytoken.methods.runner import Runner
@@ -273,15 +271,13 @@ def test_impact_without_copies_scores_as_the_evaluator_of_the_library(run, libra
     assert result.summary()["prompts"] == PROMPTS
 
 
-def test_an_audit_searches_with_query_vectors(run, library, collection, tmp_path):
+def test_an_audit_searches_with_query_vectors(run, library, collection):
     settings = AuditSettings(tokens=1, stuffed=8)
     finished = audit(run, collection, settings=settings)
     assert finished.summary()["prompts"] == PROMPTS
     encoder = encoder_of_documents(library)
     index = _index.read_index(collection, None, None, None, encoder, settings)
-    folder = ResultFolder(tmp_path / "audit", 0.0)
-    with folder.locked(), chosen_engine("local", encoder) as engine:
-        search = _index.encode_index(index, encoder, settings, engine, folder, ignore_progress)
+    search = _index.encode_index(index, encoder, settings, Runner.in_memory(encoder, ignore_progress))
     queries = library.encode_query(list(index.queries.texts), normalize_embeddings=True)
     np.testing.assert_allclose(search.queries, queries, **CLOSE)
 

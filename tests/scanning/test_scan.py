@@ -27,14 +27,13 @@ import scanned
 from hostile import HOSTILE, assert_harmless
 from naming import naming, says
 from planted import command
-from stickytoken import Cleaner, load_encoder, open_run, report, scan
+from stickytoken import Cleaner, load_encoder, open_run, open_scan, report, scan
 from stickytoken.cleaning import SpanKind, find_spans
 from stickytoken.errors import InputError, RunError
 from stickytoken.findings import sarif
 from stickytoken.methods.profile.estimates import read_effects
 from stickytoken.scanning import _effects, _search, _workers
-from stickytoken.scanning.results import open_scan, scans_in
-from stickytoken.scanning.scan import scan_documents
+from stickytoken.scanning.results import scans_in
 from stickytoken.scanning.wording import RULES, basis, describe_findings, headline, scan_findings
 
 
@@ -45,22 +44,22 @@ def small_batches(monkeypatch):
 
 def test_documents_with_copies_are_found_and_no_others(scanned_run):
     texts = scanned.documents(60, range(10, 13))
-    found_documents = scan(scanned_run, texts)
+    found_documents = scan(scanned_run, texts).documents
     assert found_documents["number"].to_list() == [10, 11, 12]
     word = {"text": scanned.STICKY, "kind": "flagged", "copies": scanned.COPIES}
     assert found_documents["words"].to_list() == [[word]] * 3
     assert found_documents["kinds"].to_list() == [["flagged"]] * 3
     shares = [len(scanned.copies()) / len(texts[number]) for number in (10, 11, 12)]
     assert found_documents["share"].to_list() == pytest.approx(shares)
-    assert scan(scanned_run, [f"{scanned.STICKY} is a word", "another"]).is_empty()
+    assert scan(scanned_run, [f"{scanned.STICKY} is a word", "another"]).documents.is_empty()
 
 
 @pytest.mark.usefixtures("small_batches")
 def test_other_processes_find_the_same_and_sources_are_counted(scanned_run):
     texts = scanned.documents(100, range(90, 100))
     rows = [{"text": text, "source": "web" if number < 93 else "wiki"} for number, text in enumerate(texts)]
-    alone = scan_documents(scanned_run, rows, workers=1)
-    together = scan_documents(scanned_run, rows, workers=2)
+    alone = scan(scanned_run, rows, workers=1)
+    together = scan(scanned_run, rows, workers=2)
     assert together.documents.equals(alone.documents)
     counts = [(source.source, source.documents, source.found) for source in alone.result.sources]
     assert counts == [("wiki", 7, 7), ("web", 93, 3)]
@@ -77,31 +76,31 @@ def test_a_worker_that_dies_is_an_error_of_one_line(scanned_run, monkeypatch):
 @pytest.mark.usefixtures("small_batches")
 def test_a_stopped_scan_continues_where_it_was(scanned_run, tmp_path):
     texts = scanned.documents(80, range(70, 80))
-    uninterrupted = scan_documents(scanned_run, texts, out=tmp_path / "whole", workers=1)
+    uninterrupted = scan(scanned_run, texts, out=tmp_path / "whole", workers=1)
 
     def stop(progress):
         if progress.done >= 40:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        scan_documents(scanned_run, texts, out=tmp_path / "scan", workers=1, progress=stop)
+        scan(scanned_run, texts, out=tmp_path / "scan", workers=1, progress=stop)
     with pytest.raises(RunError, match=naming(tmp_path / "scan", "finished")):
         open_scan(tmp_path / "scan")
     steps = []
-    continued = scan_documents(scanned_run, texts, out=tmp_path / "scan", workers=1, progress=steps.append)
+    continued = scan(scanned_run, texts, out=tmp_path / "scan", workers=1, progress=steps.append)
     assert continued.documents.equals(uninterrupted.documents)
     assert steps[-1].computed == 80 - 40
     # A finished scan searches the batches that changed.
     texts[44] += " " + scanned.copies()
     continued = scan(scanned_run, texts, out=tmp_path / "scan", workers=1, progress=steps.append)
-    assert continued["number"].to_list() == [44, *range(70, 80)]
+    assert continued.documents["number"].to_list() == [44, *range(70, 80)]
     assert steps[-1].computed == 8
-    assert open_scan(tmp_path / "scan").documents.equals(continued)
+    assert open_scan(tmp_path / "scan").documents.equals(continued.documents)
 
 
 def test_a_finding_in_a_whole_file_has_the_line_of_the_file(scanned_run, tmp_path):
     (tmp_path / "page.md").write_text(f"\na title\n\nsome text\nand {scanned.copies()}\n")
-    assert scan(scanned_run, tmp_path)["line"].to_list() == [5]
+    assert scan(scanned_run, tmp_path).documents["line"].to_list() == [5]
 
 
 def test_scans_of_a_run_folder_are_listed_and_damaged_or_different_ones_named(scanned_run, tmp_path):
@@ -114,6 +113,30 @@ def test_scans_of_a_run_folder_are_listed_and_damaged_or_different_ones_named(sc
     scans_found, unread = scans_in(tmp_path)
     assert [scan_found.path.name for scan_found in scans_found] == ["scan-1"]
     assert len(unread) == 1
+
+
+def test_a_scan_is_written_where_it_is_asked_for(scanned_run, rules_file, tmp_path):
+    run = open_run(shutil.copytree(scanned_run, tmp_path / "run"))
+    assert scan(run, ["a text"]).path is None
+    kept = scan(run, ["a text"], in_run_folder=True)
+    assert kept.path == run.path / f"scan-{kept.record.identity[:12]}"
+    assert open_scan(kept.path).record == kept.record
+    assert scan(run, ["a text"], in_run_folder=True, out=tmp_path / "own").path == tmp_path / "own"
+    assert scan(rules_file, ["a text"], in_run_folder=True).path is None
+
+
+def test_further_words_are_findings(scanned_run):
+    text = f"{'zebra ' * 3} a text"
+    assert scan(scanned_run, [text]).result.found == 0
+    found = scan(scanned_run, [text, "zebra zebra zebra zebra"], words=["zebra"])
+    assert found.documents["kinds"].to_list()[-1] == ["flagged"]
+
+
+def test_a_folder_of_something_else_is_refused_before_the_model_is_loaded(scanned_run, tmp_path):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "letter.txt").write_text("dear")
+    with pytest.raises(RunError, match=naming(tmp_path / "own", "scan")):
+        scan(scanned_run, ["a text"], effect="measured", encoder="no/such/model", out=tmp_path / "own")
 
 
 def test_nothing_to_scan_and_wrong_options_are_errors(scanned_run, write):
@@ -130,7 +153,7 @@ GUESS = " ".join(f"word{number} zebra" if number % 2 else f"word{number}" for nu
 
 
 def test_what_is_only_suspected_is_counted_apart(scanned_run):
-    scan_found = scan_documents(scanned_run, ["a text", scanned.copies(), GUESS])
+    scan_found = scan(scanned_run, ["a text", scanned.copies(), GUESS])
     assert (scan_found.result.found, scan_found.result.suspected) == (1, 1)
     assert scan_found.documents["kinds"].to_list() == [["flagged"], ["suspected"]]
     assert says(headline(scan_found), "1 of 3 documents", "flagged token: 1", "1 more", "suspected")
@@ -138,13 +161,13 @@ def test_what_is_only_suspected_is_counted_apart(scanned_run):
         "document-copies",
         "document-suspected",
     ]
-    only = scan_documents(scanned_run, ["a text", GUESS])
+    only = scan(scanned_run, ["a text", GUESS])
     assert says(headline(only), "none of 2 documents", 1, "suspected")
 
 
 def test_a_finding_names_the_words_of_its_kind(scanned_run):
     text = f"{scanned.copies(4)} x zebra zebra zebra zebra zebra zebra zebra zebra"
-    (finding,) = scan_findings(scan_documents(scanned_run, [text]))
+    (finding,) = scan_findings(scan(scanned_run, [text]))
     assert finding.rule == "document-copies"
     assert scanned.STICKY in finding.message
     assert "zebra" not in finding.message
@@ -152,7 +175,7 @@ def test_a_finding_names_the_words_of_its_kind(scanned_run):
 
 def test_an_excerpt_shows_all_of_a_short_text(scanned_run):
     text = f"Before, {scanned.copies()} after <|endof<|endoftext|>text|> and so on."
-    (excerpt,) = scan(scanned_run, [text])["excerpt"].to_list()
+    (excerpt,) = scan(scanned_run, [text]).documents["excerpt"].to_list()
     assert "".join(piece["text"] for piece in excerpt) == text
     assert excerpt[1] == {"text": scanned.copies(), "found": True}
 
@@ -163,12 +186,12 @@ def test_the_sample_depends_on_no_order_and_a_document_that_is_there_twice_is_dr
     texts = scanned.documents(340, range(1))
     shuffled = Random(0).sample(texts, len(texts))
     one, other = (
-        scan_documents(scanned_run, order, encoder=encoder, effect="predicted").result.effect
+        scan(scanned_run, order, encoder=encoder, effect="predicted").result.effect
         for order in (texts, shuffled)
     )
     assert one.spread == other.spread
     repeated = [*texts[:40], *[texts[39]] * 60]
-    result = scan_documents(scanned_run, repeated, encoder=encoder, effect="predicted").result.effect
+    result = scan(scanned_run, repeated, encoder=encoder, effect="predicted").result.effect
     assert result.queries + result.reference == 39
 
 
@@ -207,7 +230,7 @@ def texts():
 
 @pytest.fixture(scope="module")
 def measured(scanned_run, encoder, texts):
-    return scan_documents(scanned_run, texts, encoder=encoder, effect="measured", queries=QUERIES)
+    return scan(scanned_run, texts, encoder=encoder, effect="measured", queries=QUERIES)
 
 
 @pytest.mark.parametrize("effect", ["measured", "predicted"])
@@ -215,7 +238,8 @@ def test_stored_vectors_give_the_same_effects(effect, scanned_run, encoder, text
     options = {"encoder": encoder, "effect": effect, "queries": QUERIES}
     expected = scan(scanned_run, texts, **options)
     np.save(tmp_path / "vectors.npy", encoder.encode(texts))
-    assert_frame_equal(scan(scanned_run, texts, vectors=tmp_path / "vectors.npy", **options), expected)
+    found = scan(scanned_run, texts, vectors=tmp_path / "vectors.npy", **options)
+    assert_frame_equal(found.documents, expected.documents)
 
 
 def test_only_the_cleaned_documents_are_encoded_besides_the_compared_ones(
@@ -234,9 +258,9 @@ def test_effects_follow_the_vectors_of_the_documents_with_copies(scanned_run, en
     # Less than what is refused.
     others[list(PLANTED)] += 0.03 * np.roll(vectors[list(PLANTED)], 1, axis=0)
     options = {"encoder": encoder, "effect": "measured", "queries": QUERIES}
-    expected = scan_documents(scanned_run, texts, vectors=others, out=tmp_path / "fresh", **options)
-    scan_documents(scanned_run, texts, vectors=vectors, out=tmp_path / "scan", **options)
-    again = scan_documents(scanned_run, texts, vectors=others, out=tmp_path / "scan", **options)
+    expected = scan(scanned_run, texts, vectors=others, out=tmp_path / "fresh", **options)
+    scan(scanned_run, texts, vectors=vectors, out=tmp_path / "scan", **options)
+    again = scan(scanned_run, texts, vectors=others, out=tmp_path / "scan", **options)
     assert_frame_equal(again.documents, expected.documents)
 
 
@@ -297,7 +321,7 @@ def test_long_documents_with_their_own_vectors_are_not_refused(scanned_run, enco
     stored = encoder.encode(texts)
     options = {"encoder": encoder, "queries": QUERIES, "effect": effect}
     found = scan(scanned_run, texts, vectors=stored, **options)
-    assert found["effect"].null_count() == 0
+    assert found.documents["effect"].null_count() == 0
     stored[::2] = np.roll(stored[::2], 1, axis=0)  # those that are compared
     with pytest.raises(InputError, match=naming(encoder.name)):
         scan(scanned_run, texts, vectors=stored, **options)
@@ -315,7 +339,7 @@ def test_an_effect_on_a_document_that_was_not_kept_whole_is_not_measured(
     texts = [*texts, early, late]
     vectors = encoder.encode(texts) if has_vectors else None
     options = {"encoder": encoder, "queries": QUERIES, "effect": effect}
-    finished = scan_documents(scanned_run, texts, vectors=vectors, **options)
+    finished = scan(scanned_run, texts, vectors=vectors, **options)
     assert finished.documents["effect"].is_null().to_list() == [False] * len(PLANTED) + [True] * 2
     assert (finished.result.effect.unread, finished.result.effect.nothing_left) == (2, 0)
     assert says(basis(finished), "2 documents", "not measured")
@@ -332,7 +356,7 @@ def test_a_model_that_reads_less_than_was_kept_needs_no_whole_document(
     read = [text.ids[:24] for text in encoder.tokenize(texts)]
     vectors = encoder.encode_ids(read) if has_vectors else None
     options = {"encoder": encoder, "queries": QUERIES, "effect": "measured"}
-    finished = scan_documents(scanned_run, texts, vectors=vectors, **options)
+    finished = scan(scanned_run, texts, vectors=vectors, **options)
     assert finished.documents["effect"].is_null().to_list()[-2:] == [False, True]
     assert (finished.result.effect.unread, finished.result.effect.nothing_left) == (0, 1)
 
@@ -384,7 +408,7 @@ def test_a_prediction_is_the_way_that_a_document_was_drawn(scanned_run, encoder,
     center = units(encoder, clean).mean(axis=0)
     queries = units(encoder, QUERIES).mean(axis=0)
     mixtures = 0
-    for number, predicted in found.select("number", "predicted").iter_rows():
+    for number, predicted in found.documents.select("number", "predicted").iter_rows():
         text = texts[number]
         whole_ids, rest = (
             encoder.tokenize([text_form])[0].ids for text_form in (text, CLEANER(text).strip())
@@ -404,7 +428,7 @@ def test_a_prediction_needs_no_document_without_copies(measured, scanned_run, en
     shifts = measured.documents.select("shift", "predicted")
     agreement = measured.result.effect.agreement
     assert spearmanr(shifts["shift"], shifts["predicted"]).statistic == pytest.approx(agreement)
-    alone = scan_documents(scanned_run, texts, encoder=encoder, effect="predicted", queries=QUERIES)
+    alone = scan(scanned_run, texts, encoder=encoder, effect="predicted", queries=QUERIES)
     np.testing.assert_allclose(alone.documents["predicted"], shifts["predicted"], atol=1e-6)
     assert alone.documents["shift"].null_count() == len(PLANTED)
     assert alone.result.effect.agreement is None
@@ -412,14 +436,14 @@ def test_a_prediction_needs_no_document_without_copies(measured, scanned_run, en
 
 
 def test_clean_documents_stand_for_queries_and_copies_alone_have_no_effect(scanned_run, encoder, texts):
-    scan_found = scan_documents(scanned_run, [*texts, scanned.copies()], encoder=encoder, effect="measured")
+    scan_found = scan(scanned_run, [*texts, scanned.copies()], encoder=encoder, effect="measured")
     effect = scan_found.result.effect
     assert (effect.queries, effect.reference, effect.nothing_left) == (48, 48, 1)
     assert says(effect.queries_from, "48 documents")
     last = scan_found.documents.to_dicts()[-1]
     assert (last["effect"], last["severity"]) == (None, None)
     assert scan_found.worst["number"][-1] == len(texts)
-    scan_found = scan_documents(scanned_run, ["a text"], encoder=encoder, effect="measured")
+    scan_found = scan(scanned_run, ["a text"], encoder=encoder, effect="measured")
     assert (scan_found.result.effect, scan_found.result.found) == (None, 0)
 
 
@@ -427,7 +451,7 @@ def test_clean_documents_stand_for_queries_and_copies_alone_have_no_effect(scann
 def test_another_similarity_of_the_model_is_noted_once(scanned_run, encoder, texts, declared, notes):
     encoder.model.similarity_fn_name = declared
     try:
-        found = scan_documents(scanned_run, texts, encoder=encoder, effect="measured", queries=QUERIES)
+        found = scan(scanned_run, texts, encoder=encoder, effect="measured", queries=QUERIES)
     finally:
         encoder.model.similarity_fn_name = "cosine"
     assert len(found.notes) == notes
@@ -439,7 +463,8 @@ def test_copies_that_the_model_does_not_read_have_no_effect(scanned_run, encoder
     monkeypatch.setattr(_effects, "content_limit", lambda _: 24)
     unread = f"{' '.join(texts[:3])} {scanned.copies(12)}"
     assert len(encoder.tokenize([" ".join(texts[:3])])[0].ids) > 24
-    last_row = scan(scanned_run, [*texts, unread], encoder=encoder, effect=effect).row(-1, named=True)
+    found = scan(scanned_run, [*texts, unread], encoder=encoder, effect=effect)
+    last_row = found.documents.row(-1, named=True)
     assert (last_row["number"], last_row["predicted"]) == (len(texts), 0)
     assert last_row["shift"] == (0 if effect == "measured" else None)
 
@@ -482,13 +507,13 @@ def rules_file(scanned_run, tmp_path):
 
 def test_rules_find_what_the_run_finds(scanned_run, rules_file):
     texts = scanned.documents(60, range(10, 13))
-    by_run = scan(scanned_run, texts)
+    by_run = scan(scanned_run, texts).documents
     for rules in (rules_file, str(rules_file), Cleaner.from_file(rules_file)):
-        assert scan(rules, texts).equals(by_run)
+        assert scan(rules, texts).documents.equals(by_run)
 
 
 def test_a_scan_by_rules_names_the_file_and_the_model(scanned_run, rules_file, texts):
-    summary = scan_documents(rules_file, texts).summary()
+    summary = scan(rules_file, texts).summary()
     assert summary["run"] == str(rules_file)
     assert summary["model"] == open_run(scanned_run).model_name
     assert summary["scan"] is None
@@ -544,7 +569,7 @@ def test_every_format_has_the_documents_with_findings(scanned_run, place, tmp_pa
 
 
 def test_a_description_names_only_a_known_severity(scanned_run):
-    (row,) = scan(scanned_run, [scanned.copies()]).to_dicts()
+    (row,) = scan(scanned_run, [scanned.copies()]).documents.to_dicts()
     assert describe_findings(row | {"effect": 0.1}, SpanKind.FLAGGED).endswith("; effect +0.10 SD")
     assert describe_findings(row | {"effect": 0.9, "severity": "severe"}, SpanKind.FLAGGED).endswith(
         "; effect +0.90 SD, severe"
@@ -565,6 +590,14 @@ def test_progress_of_effects_counts_every_encoded_text(scanned_run, encoder, tex
     *_, last = [step for step in steps if step.stage == "effects"]
     clean_documents = len(texts) - 24
     assert last.sequences == 2 * 24 + len(QUERIES) + clean_documents
+
+
+@pytest.mark.parametrize("option", ["--out={}", "--set=write-known={}"])
+def test_a_file_in_no_folder_is_refused_before_anything_is_searched(scanned_run, place, tmp_path, option):
+    file = tmp_path / "absent" / "found.json"
+    given = (scanned_run, place / "own.txt", "--scan-folder", tmp_path / "scan", option.format(file))
+    planted.assert_refused("scan", *given, saying=naming(file.parent))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_sarif_names_file_and_line(scanned_run, place, tmp_path, monkeypatch):
@@ -594,7 +627,7 @@ def places_in_sarif(scanned_run, tmp_path, source):
 def test_sarif_of_standard_input_has_a_place(scanned_run, place, monkeypatch):
     content = (place / "own.txt").read_bytes()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
-    (run,) = sarif(scan_findings(scan_documents(scanned_run, "-")), RULES, "1")["runs"]
+    (run,) = sarif(scan_findings(scan(scanned_run, "-")), RULES, "1")["runs"]
     locations = [result["locations"][0]["physicalLocation"] for result in run["results"]]
     assert {location["artifactLocation"]["uri"] for location in locations} == {"stdin"}
     assert sorted(location["region"]["startLine"] for location in locations) == [6, 7, 8, 9]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import stickytoken.measurement as store
 from stickytoken import wall_time
@@ -21,16 +21,14 @@ from stickytoken.loading import AnyModel, load_encoder
 from stickytoken.machine import digest
 from stickytoken.measurement import ResultFolder, engine as engines, resume
 from stickytoken.measurement.ray_engine import EngineChoice, chosen_engine
+from stickytoken.measurement.whole_progress import WholeProgress
 from stickytoken.methods.probes import require_insertion
+from stickytoken.methods.runner import Runner
 from stickytoken.scanning.vectors import StoredVectors, VectorSource, open_vectors
 from stickytoken.settings import choose_insertion
 from stickytoken.settings.audit import AuditSettings
-from stickytoken.settings.profile import ProfileSettings
 from stickytoken.settings.reading import ColumnChoice, columns_of
 from stickytoken.validation import file_path, or_default, require_callable
-
-if TYPE_CHECKING:
-    from stickytoken.audits._index import Index
 
 __all__ = ["Audit", "AuditSettings", "audit", "audits_in", "open_audit"]
 
@@ -38,7 +36,7 @@ __all__ = ["Audit", "AuditSettings", "audit", "audits_in", "open_audit"]
 _IDENTITY_VERSION = 9
 
 
-def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
+def audit(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision each
     source: AnyModel | Run,
     documents: DocumentSource,
     *,
@@ -111,22 +109,50 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
     if isinstance(documents, (str, Path)):
         open_documents(documents, NamedColumns(column))
     stored = None if vectors is None else open_vectors(vectors)
-    if encoder is None and not isinstance(source, (str, Path, Run)):
+    if not isinstance(source, (str, Path, Run)):
         source = load_encoder(source)
-        encoder = source
+        _choose_insertion(settings, source)  # may refuse
     if encoder is not None:
         encoder = load_encoder(encoder)
         _choose_insertion(settings, encoder)  # may refuse
     found = find_run(source, file_path("runs", runs), progress=progress, engine=engine)
     run = found.run
-    any_encoder = encoder_for(encoder or found.encoder, run, "audit")
+    if encoder is None and found.encoder is not None:
+        any_encoder = found.encoder
+    else:
+        any_encoder = encoder_for(encoder, run, "audit")
     settings = _choose_insertion(settings, any_encoder)
     model = protocol.require_words(any_encoder, "audit")
     candidates = _tokens.read_candidates(run, model, settings, tokens)
     rule = rule_of(run)
     index = _index.read_index(documents, queries, column, source_column, model, settings, stored)
     _stuffing.require_queries(index, settings)
-    record = _record(run, model, index, documents, column, candidates.named_ids, settings, rule, found.notes)
+    inputs: dict[str, Any] = {"run": run.record.identity, "index": index.record.fingerprint}
+    queries_identity = identity_of_queries(model)
+    if queries_identity is not None:
+        inputs["queries"] = asdict(queries_identity)
+    if candidates.named_ids is not None:
+        inputs["tokens"] = candidates.named_ids
+    # The model is the one of the run, so its identity is in the record of the run.
+    model_identity = protocol.EncoderIdentity(**run.record.identity_parts["encoder"])
+    identity_parts = resume.identity_of(_IDENTITY_VERSION, model_identity, settings, **inputs)
+    record = AuditRecord(
+        identity=digest(identity_parts),
+        identity_parts=identity_parts,
+        run=str(run.path),
+        run_identity=run.record.identity,
+        model=run.model_name,
+        device=model.device,
+        settings=asdict(settings),
+        rule=RuleRecord.model_validate({name: getattr(rule, name) for name in RuleRecord.model_fields}),
+        index=index.record,
+        documents=str(documents) if isinstance(documents, (str, Path)) else "YOUR_DOCUMENTS",
+        column=columns_of(column),
+        notes=found.notes,
+        versions=resume.package_versions(),
+        hardware=resume.hardware(model.device),
+        started=resume.now(),
+    )
     folder_path = out or run.path / store.folder_name(results.AUDIT, record.identity)
     folder = ResultFolder(folder_path, began)
     with resume.resumed(folder, results.AUDITS, record) as held:
@@ -135,8 +161,11 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
                 _index.compare_stored(index, stored, model, settings)
             held.begin(held.record.model_copy(update={"result": None}))
             with chosen_engine(engine, model) as opened_engine:
-                job = _index.AuditJob(run, index, model, settings, rule, opened_engine, folder, progress)
-                _measuring.measure(job, candidates, held)
+                texts_by_stage = _measuring.count_texts_by_stage(index, settings)
+                whole_progress = WholeProgress("audit", texts_by_stage, progress)
+                runner = Runner(opened_engine, folder, whole_progress, _stuffing.SHARD_TEXTS)
+                job = _index.AuditJob(run, index, model, settings, rule, candidates, runner)
+                _measuring.measure(job, held)
     return open_audit(folder_path)
 
 
@@ -145,45 +174,3 @@ def _choose_insertion(settings: AuditSettings, model: protocol.Encoder) -> Audit
     chosen = choose_insertion(settings, not protocol.reads_ids(model), Insertion.TEXT)
     require_insertion(model, chosen.inserted_as)
     return chosen
-
-
-def _record(
-    run: Run,
-    encoder: protocol.WordEncoder,
-    index: Index,
-    documents: DocumentSource,
-    column: ColumnChoice,
-    named_ids: list[int] | None,
-    settings: AuditSettings,
-    rule: ProfileSettings,
-    notes: list[str],
-) -> AuditRecord:
-    """Return the record of an audit that has not begun yet; the audit's identity is a hash of all inputs."""
-    queries = identity_of_queries(encoder)
-    named = {} if named_ids is None else {"tokens": named_ids}
-    identity_parts = resume.identity_of(
-        _IDENTITY_VERSION,
-        encoder.identify(),
-        settings,
-        run=run.record.identity,
-        index=index.record.fingerprint,
-        **({} if queries is None else {"queries": asdict(queries)}),
-        **named,
-    )
-    return AuditRecord(
-        identity=digest(identity_parts),
-        identity_parts=identity_parts,
-        run=str(run.path),
-        run_identity=run.record.identity,
-        model=run.model_name,
-        device=encoder.device,
-        settings=asdict(settings),
-        rule=RuleRecord.model_validate({name: getattr(rule, name) for name in RuleRecord.model_fields}),
-        index=index.record,
-        documents=str(documents) if isinstance(documents, (str, Path)) else "YOUR_DOCUMENTS",
-        column=columns_of(column),
-        notes=notes,
-        versions=resume.package_versions(),
-        hardware=resume.hardware(encoder.device),
-        started=resume.now(),
-    )

@@ -1,4 +1,4 @@
-"""Find documents that already contain copies, and rank them with and without these copies."""
+"""The documents that already contain copies: rank them with and without these copies."""
 
 from __future__ import annotations
 
@@ -8,21 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from stickytoken.audits._index import AuditJob, Index, Queries
 from stickytoken.audits.results import TABLES
 from stickytoken.cleaning import Cleaner
 from stickytoken.cleaning.spans import SpanKind
-from stickytoken.detection.run import Run
 from stickytoken.encoders.fitting import FittedText, fit_texts
 from stickytoken.encoders.protocol import WordEncoder
 from stickytoken.insertion import Insertion
-from stickytoken.measurement import engine as engines
-from stickytoken.measurement.texts import encode_in_shards
 from stickytoken.scanning.results import Scan, is_only_suspected
-from stickytoken.scanning.scan import scan_documents
 from stickytoken.search import TOP, ExactSearch
 
 # Name of the stage that encodes each document both with its copies and without them.
@@ -32,13 +27,6 @@ _SHARD = "cleaned"
 MOST_RANKED = 500
 # Maximum number of copied words listed for a document in the table.
 _SHOWN_WORDS = 3
-
-
-def find_copies(run: Run, index: Index, progress: engines.ProgressCallback) -> Scan:
-    """Scan all documents of the collection for copies."""
-    rows = [{"id": document.id, "text": document.text} for document in index.documents]
-    table = pl.DataFrame(rows, schema={"id": pl.String, "text": pl.String})
-    return scan_documents(run, table, column="text", id_column="id", progress=progress)
 
 
 def rank_documents(job: AuditJob, scan: Scan, search: ExactSearch) -> list[dict[str, Any]]:
@@ -61,7 +49,7 @@ def rank_documents(job: AuditJob, scan: Scan, search: ExactSearch) -> list[dict[
     if pairs:
         ranked_texts = [pair.as_it_is for pair in pairs] + [pair.cleaned for pair in pairs]
         probes = [text.as_probe(insertion) for text in ranked_texts]
-        vectors = encode_in_shards(_SHARD, probes, job.engine, job.folder, job.progress)
+        vectors = job.runner.encode(_SHARD, probes)
         position_of = {number: position for position, number in enumerate(index.places)}
         # For each document, its position in the index: the text with copies and the text without copies are
         # each ranked in place of the document at this position. For a document that is not in the index, the

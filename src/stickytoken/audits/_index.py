@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from stickytoken.audits._tokens import Candidates
 from stickytoken.audits.results import IndexRecord
 from stickytoken.data.documents import Document, DocumentSource, NamedColumns, open_documents
 from stickytoken.data.metrics import fingerprint
@@ -23,8 +24,8 @@ from stickytoken.encoders.protocol import WordEncoder, similarity_of
 from stickytoken.encoders.roles import Role, in_role
 from stickytoken.errors import InputError
 from stickytoken.insertion import Token
-from stickytoken.measurement import ResultFolder, engine as engines
-from stickytoken.measurement.texts import encode_in_shards, encode_probes, tokenize_probes
+from stickytoken.measurement.texts import encode_probes, tokenize_probes
+from stickytoken.methods.runner import Runner
 from stickytoken.scanning.vectors import COMPARED, StoredVectors
 from stickytoken.search import TOP, ExactSearch
 from stickytoken.settings.audit import AuditSettings
@@ -124,9 +125,8 @@ class AuditJob:
         encoder: the model.
         settings: settings of the audit.
         rule: its thresholds say which tokens are sticky.
-        engine: encodes texts.
-        folder: keeps vectors and tables.
-        progress: called with the progress.
+        candidates: the tokens that may be measured.
+        runner: encodes texts, keeps their vectors in the folder of the audit, and reports progress.
     """
 
     run: Run
@@ -134,9 +134,8 @@ class AuditJob:
     encoder: WordEncoder
     settings: AuditSettings
     rule: ProfileSettings
-    engine: engines.Engine
-    folder: ResultFolder
-    progress: engines.ProgressCallback
+    candidates: Candidates
+    runner: Runner
 
 
 def read_index(
@@ -407,20 +406,13 @@ def compare_stored(
     )
 
 
-def encode_index(
-    index: Index,
-    encoder: WordEncoder,
-    settings: AuditSettings,
-    engine: engines.Engine,
-    folder: ResultFolder,
-    progress: engines.ProgressCallback,
-) -> ExactSearch:
+def encode_index(index: Index, encoder: WordEncoder, settings: AuditSettings, runner: Runner) -> ExactSearch:
     """Encode what has no vector yet, and return the exact search over the documents and queries."""
     document_vectors = index.stored
     if document_vectors is None:
         documents = [fitted.as_probe(settings.inserted_as) for fitted in index.fitted]
-        document_vectors = encode_in_shards(INDEX, documents, engine, folder, progress)
+        document_vectors = runner.encode(INDEX, documents)
     queries = [fitted.as_probe(settings.inserted_as) for fitted in index.fitted_queries]
-    query_vectors = encode_in_shards(INDEX_QUERIES, queries, engine, folder, progress, Role.QUERY)
+    query_vectors = runner.encode(INDEX_QUERIES, queries, Role.QUERY)
     similarity = similarity_of(encoder)
     return ExactSearch(similarity.prepared(query_vectors), similarity.prepared(document_vectors), similarity)

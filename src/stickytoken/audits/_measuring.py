@@ -11,25 +11,34 @@ import polars as pl
 from numpy.typing import NDArray
 
 from stickytoken.audits import _copies, _index, _stuffing, results
-from stickytoken.audits._index import AuditJob
+from stickytoken.audits._index import AuditJob, Index
 from stickytoken.audits._stuffing import Stuffed
-from stickytoken.audits._tokens import Candidates, choose_tokens, predict_push_by_id
+from stickytoken.audits._tokens import choose_tokens, predict_push_by_id
 from stickytoken.audits.results import AuditRecord, AuditResultRecord
 from stickytoken.encoders.protocol import confirm_answers
 from stickytoken.intervals import Interval, Intervals
 from stickytoken.measurement import resume
-from stickytoken.measurement.whole_progress import WholeProgress
 from stickytoken.methods import Verdict
 from stickytoken.methods.measures import ERASED, PUSH, Severity, hidden_share, thresholds
 from stickytoken.methods.profile.verdict import Judged, RuleInputs, apply_rule
-from stickytoken.methods.runner import Runner
 from stickytoken.methods.wording import harm_shares
+from stickytoken.scanning.scan import scan
 from stickytoken.scanning.wording import certain_kinds
+from stickytoken.settings.audit import AuditSettings
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.words import counted, percent
 
 
-def measure(job: AuditJob, candidates: Candidates, held: resume.Resumed[AuditRecord]) -> None:
+def count_texts_by_stage(index: Index, settings: AuditSettings) -> dict[str, int]:
+    """Return how many texts each stage encodes, about, for the progress of the whole audit."""
+    return {
+        _index.INDEX: len(index.fitted) if index.stored is None else 0,
+        _index.INDEX_QUERIES: len(index.fitted_queries),
+        _stuffing.STUFFED: len(results.GROUPS) * settings.tokens * settings.stuffed,
+    }
+
+
+def measure(job: AuditJob, held: resume.Resumed[AuditRecord]) -> None:
     """Measure tokens and documents, write the tables, and finish the record.
 
     Copies of each token are inserted into random documents. The documents that already contain copies are
@@ -37,66 +46,60 @@ def measure(job: AuditJob, candidates: Candidates, held: resume.Resumed[AuditRec
     """
     index = job.index
     settings = job.settings
-    folder = job.folder
-    texts_by_stage = {  # approximate numbers
-        _index.INDEX: len(index.fitted) if index.stored is None else 0,
-        _index.INDEX_QUERIES: len(index.fitted_queries),
-        _stuffing.STUFFED: len(results.GROUPS) * settings.tokens * settings.stuffed,
-    }
-    whole_progress = WholeProgress("audit", texts_by_stage, job.progress)
-    scan = _copies.find_copies(job.run, index, job.progress)
-    positions = _stuffing.choose_stuffed(index, set(scan.documents["number"].to_list()), settings)
-    search = _index.encode_index(index, job.encoder, settings, job.engine, folder, whole_progress)
-    panel = _stuffing.prepare_panel(index, search, positions, job.encoder, settings)
+    candidates = job.candidates
+    texts = [{"id": document.id, "text": document.text} for document in index.documents]
+    collection = pl.DataFrame(texts, schema={"id": pl.String, "text": pl.String})
+    copies = scan(job.run, collection, column="text", id_column="id", progress=job.runner.progress)
+    positions = _stuffing.choose_stuffed(index, set(copies.documents["number"].to_list()), settings)
+    search = _index.encode_index(index, job.encoder, settings, job.runner)
+    panel = _stuffing.prepare_panel(job, search, positions)
 
     predicted = predict_push_by_id(candidates, panel)
-    groups = choose_tokens(job.run, candidates, predicted, _copies.list_copied_words(scan), settings)
+    groups = choose_tokens(job.run, candidates, predicted, _copies.list_copied_words(copies), settings)
     tokens = [candidates.tokens[token_id] for token_id in groups]
-    runner = Runner(job.engine, folder, whole_progress, shard_probes=_stuffing.SHARD_TEXTS)
-    stuffed = _stuffing.measure_stuffed(tokens, panel, index.queries, runner, job.rule.confidence, settings)
-    token_rows = _make_token_rows(job, candidates, groups, predicted, stuffed)
+    stuffed = _stuffing.measure_stuffed(job, tokens, panel)
+    token_rows = _make_token_rows(job, groups, predicted, stuffed)
     token_of_id = {row["token_id"]: row["token"] for row in token_rows}
     topic_rows = [{"token": token_of_id[row["token_id"]]} | row for row in stuffed.by_topic]
 
     # The last queries are only there to be answered.
     search_by_asked = replace(search, queries=search.queries[: index.queries.asked])
-    document_rows = _copies.rank_documents(job, scan, search_by_asked)
+    document_rows = _copies.rank_documents(job, copies, search_by_asked)
     tables = {
         "tokens.parquet": token_rows,
         "documents.parquet": document_rows,
         "topics.parquet": topic_rows,
     }
     for name, rows in tables.items():
-        folder.write_table(name, pl.DataFrame(rows, results.TABLES[name]))
+        held.folder.write_table(name, pl.DataFrame(rows, results.TABLES[name]))
 
-    # If a table of a finished audit was deleted, its record has the notes already.
-    notes = list(dict.fromkeys([*held.record.notes, *candidates.notes]))
-    if runner.unanswered:
-        count = counted(len(runner.unanswered), "token")
-        note = f"{count} could not be measured, because the server gives no vector for a document"
-        if note not in notes:
-            notes.append(note)
-    found_without = panel.is_found
+    notes = [*held.record.notes, *candidates.notes]
+    if job.runner.unanswered:
+        count = counted(len(job.runner.unanswered), "token")
+        notes.append(f"{count} could not be measured, because the server gives no vector for a document")
+    is_found_without = panel.is_found
     # The push is a ratio without an upper end, of which one token could carry the mean; found is a share.
     result = AuditResultRecord(
         depth=panel.depth,
         results_without=_stuffing.count_results_without(panel) / len(positions),
         ordinary_push=_average_ordinary(token_rows, "push", np.median),
-        answers=len(found_without),
-        found_without=float(found_without.mean()) if len(found_without) else None,
+        answers=len(is_found_without),
+        found_without=float(is_found_without.mean()) if len(is_found_without) else None,
         ordinary_found=_average_ordinary(token_rows, "found", np.mean),
         stuffed_ids=[index.document_at(position).id for position in positions],
         predicted=len(predicted),
         sticky=sum(row["verdict"] == Verdict.STICKY for row in token_rows),
-        with_copies=scan.result.found,
-        suspected=scan.result.suspected,
-        causes=certain_kinds(scan.result.kinds),
-        searched=scan.result.documents,
+        with_copies=copies.result.found,
+        suspected=copies.result.suspected,
+        causes=certain_kinds(copies.result.kinds),
+        searched=copies.result.documents,
         ranked=sum(row["change"] is not None for row in document_rows),
-        sequences=folder.total_cost().sequences,
-        seconds=round(folder.seconds, 1),
+        sequences=held.folder.total_cost().sequences,
+        seconds=round(held.folder.seconds, 1),
     )
     confirm_answers(job.encoder)
+    # If a table of a finished audit was deleted, its record has the notes already.
+    notes = list(dict.fromkeys(notes))
     held.finish(held.record.model_copy(update={"result": result, "notes": notes}))
 
 
@@ -105,11 +108,7 @@ _COLUMNS_OF_RUN = ("erased", "erased_low", "erased_high", "vector_deviation", "c
 
 
 def _make_token_rows(
-    job: AuditJob,
-    candidates: Candidates,
-    groups: Mapping[int, str],
-    predicted: Mapping[int, float],
-    stuffed: Stuffed,
+    job: AuditJob, groups: Mapping[int, str], predicted: Mapping[int, float], stuffed: Stuffed
 ) -> list[dict[str, Any]]:
     """Return the rows of tokens.parquet, worst first.
 
@@ -117,6 +116,7 @@ def _make_token_rows(
     from the run; they are null for a token that the run does not have. ``undecided`` says that a benign token
     may push or hide these documents, although the intervals of its measures don't show it.
     """
+    vocabulary = job.candidates.vocabulary
     of_run = _join_run([token.id for token in stuffed.tokens], job.run.tokens)
     is_ordinary = np.array([groups[token.id] == results.ORDINARY for token in stuffed.tokens], dtype=np.bool_)
     measures = _collect_rule_inputs(of_run, stuffed)
@@ -135,7 +135,7 @@ def _make_token_rows(
         verdict = judged.verdicts[index]
         row = {
             "token_id": token.id,
-            "token": candidates.vocabulary.tokens[candidates.vocabulary.place(token.id)],
+            "token": vocabulary.tokens[vocabulary.place(token.id)],
             "text": token.text,
             "group": groups[token.id],
             "predicted": predicted.get(token.id),

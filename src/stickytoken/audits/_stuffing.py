@@ -10,15 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.audits._index import Index, Queries
+from stickytoken.audits._index import AuditJob, Index
 from stickytoken.encoders.fitting import fit_texts
-from stickytoken.encoders.protocol import WordEncoder
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token
 from stickytoken.intervals import Interval, Intervals, estimate_share
 from stickytoken.methods.probes import room_for
 from stickytoken.methods.profile.documents import DocumentPanel
-from stickytoken.methods.runner import Runner
 from stickytoken.search import COPIES, TOP, ExactSearch, depth_of, push_ratios
 from stickytoken.settings.audit import AuditSettings
 from stickytoken.words import counted
@@ -81,29 +79,23 @@ def require_queries(index: Index, settings: AuditSettings) -> None:
         )
 
 
-def prepare_panel(
-    index: Index, search: ExactSearch, positions: Sequence[int], encoder: WordEncoder, settings: AuditSettings
-) -> DocumentPanel:
+def prepare_panel(job: AuditJob, search: ExactSearch, positions: Sequence[int]) -> DocumentPanel:
     """Prepare the documents at these positions to receive copies.
 
     Only the queries that are searched have a weight; the others show only whether their own documents are
     found. A query's first results are 1% of the documents. In small collections, they are up to ten if the
     documents are in hardly any otherwise.
 
-    Args:
-        index: the index.
-        search: the search in it.
-        positions: positions of the documents in the index.
-        encoder: the model, which decides where the documents are truncated to leave room for copies.
-        settings: say how copies are inserted.
-
     Raises:
         InputError: the queries have too few other documents among their results.
     """
-    room = room_for(encoder, settings.inserted_as, COPIES)
+    index = job.index
+    insertion = job.settings.inserted_as
+    # The documents are truncated so that the model reads all copies.
+    room = room_for(job.encoder, insertion, COPIES)
     texts = [index.document_at(position).text for position in positions]
-    fitted = fit_texts(encoder, texts, room, settings.inserted_as, index.record.name)
-    is_tokenized = settings.inserted_as is Insertion.IDS
+    fitted = fit_texts(job.encoder, texts, room, insertion, index.record.name)
+    is_tokenized = insertion is Insertion.IDS
     queries = index.queries
     is_asked = np.arange(len(queries.texts)) < queries.asked
     is_answer = np.zeros((len(queries.texts), len(positions)), dtype=np.bool_)
@@ -154,28 +146,23 @@ class Stuffed:
     by_topic: list[dict[str, Any]]
 
 
-def measure_stuffed(
-    tokens: Sequence[Token],
-    panel: DocumentPanel,
-    queries: Queries,
-    runner: Runner,
-    confidence: float,
-    settings: AuditSettings,
-) -> Stuffed:
+def measure_stuffed(job: AuditJob, tokens: Sequence[Token], panel: DocumentPanel) -> Stuffed:
     """Insert copies of each token into each document, one document at a time, and search for it.
 
     A pair of a query and a document is left out of the push if the document answers the query, or if the
     query contains the token. The tokens of which no pair with a result remains are left out.
     """
+    queries = job.index.queries
+    confidence = job.rule.confidence
     weights_of = {token.id: panel.weights * queries.find_lacking(token)[:, None] for token in tokens}
     measurable = [token for token in tokens if (panel.is_wrong_result * weights_of[token.id]).any()]
     measurable.sort(key=lambda token: token.id)
     stage = panel.stage(STUFFED, 0, len(panel.places))
-    rows = runner(stage, measurable, truncate=True).sort("token_id")
-    answered = [row for row, token in enumerate(measurable) if token.id not in runner.unanswered]
+    rows = job.runner(stage, measurable, truncate=True).sort("token_id")
+    answered = [row for row, token in enumerate(measurable) if token.id not in job.runner.unanswered]
     answered_tokens = [measurable[row] for row in answered]
     wrong_results = stage.wrong_results(rows)[answered]
-    key = [settings.seed, _SAMPLES_KEY]
+    key = [job.settings.seed, _SAMPLES_KEY]
 
     def push_ratio(is_wrong_result: NDArray[np.bool_], weights: NDArray[np.float64]) -> Interval[float]:
         ratios = push_ratios(is_wrong_result[None], panel.is_wrong_result, weights, confidence, key)

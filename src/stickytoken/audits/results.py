@@ -7,7 +7,6 @@ from typing import Any
 
 import polars as pl
 
-from stickytoken.errors import RunError
 from stickytoken.measurement import ResultFolder, resume
 from stickytoken.methods import Verdict
 from stickytoken.scanning.results import SCHEMA
@@ -229,14 +228,9 @@ class Audit:
 
     def __init__(self, path: Path) -> None:
         folder = ResultFolder(path)
-        record = AUDITS.read(folder) if folder.exists() else None
-        if record is None:
-            raise RunError(f"there is no audit in {str(path)!r}: it has no {AUDIT_FILE}")
-        if record.result is None:
-            raise RunError(f"the audit in {path} is not finished: run the same command again to continue it")
         self.path = path
-        self.record = record
-        self.result = record.result
+        self.record = resume.read_present(folder, AUDITS, "audit")
+        self.result = resume.require_result(self.record.result, folder, "audit")
         self.tokens = folder.read_table("tokens.parquet", TABLES["tokens.parquet"], _FILLED)
         self.topics = folder.read_table("topics.parquet", TABLES["topics.parquet"], _FILLED)
         self.documents = folder.read_table("documents.parquet", TABLES["documents.parquet"], _FILLED)

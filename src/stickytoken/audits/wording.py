@@ -33,10 +33,10 @@ _PUSH_DIGITS = 2
 TOKEN_COLUMNS = (
     Column("token", "token"),
     Column("group", "group"),
-    Column("push", "results, times as many", _PUSH_DIGITS, PUSH.unit),
+    Column("push", "push", _PUSH_DIGITS, PUSH.unit),
     Column("push_interval", "interval"),
-    Column("times_ordinary", "times a random token", _PUSH_DIGITS, PUSH.unit),
-    Column("found", f"found in the top {TOP}", 0, "%"),
+    Column("times_ordinary", "to ordinary", _PUSH_DIGITS, PUSH.unit),
+    Column("found", "found", 0, "%"),
     Column("found_interval", "interval"),
     ERASED,
     Column("verdict", "verdict here"),

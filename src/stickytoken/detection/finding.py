@@ -13,7 +13,7 @@ from stickytoken.detection.run import Run, is_run, load_recorded, model_differen
 from stickytoken.detection.run_folder import RunFolder, RunRecord
 from stickytoken.encoders.endpoint import names_endpoint
 from stickytoken.encoders.endpoint.encoder import EndpointEncoder
-from stickytoken.encoders.protocol import Encoder
+from stickytoken.encoders.protocol import Encoder, EncoderIdentity
 from stickytoken.encoders.roles import Role, in_role
 from stickytoken.errors import InputError, RunError, reading
 from stickytoken.loading import AnyModel, load_encoder
@@ -30,7 +30,7 @@ class FoundRun(NamedTuple):
 
     Attributes:
         run: the run.
-        encoder: its model, if it was loaded to find the run; None if the run was named.
+        encoder: its model, compared with it, if it was loaded to find the run; None if the run was named.
         notes: one note for each run that cannot be read.
     """
 
@@ -80,7 +80,7 @@ def find_run(
             return FoundRun(open_run(path), encoder, notes)
     if encoder.device == "endpoint":
         raise _no_run_of_endpoint(encoder.name, runs)
-    folder = _new_folder(encoder, runs)
+    folder = _new_folder(encoder.name, identity, runs)
     run = detect(encoder, out=folder, progress=progress, engine=engine)
     return FoundRun(run, encoder, notes)
 
@@ -133,7 +133,7 @@ def _no_run_of_endpoint(model: str, runs: Path) -> InputError:
     )
 
 
-def _new_folder(encoder: Encoder, runs: Path) -> Path | None:
+def _new_folder(model: str, identity: EncoderIdentity, runs: Path) -> Path | None:
     """Return the folder of a new run inside ``runs``; None if `detect` chooses it.
 
     The name depends only on the model and the version of stickytoken, so that the next call continues an
@@ -145,11 +145,11 @@ def _new_folder(encoder: Encoder, runs: Path) -> Path | None:
     if RunFolder(runs).holds_run():
         # The caller has found that this run cannot be used.
         raise RunError(
-            f"the run in {runs} measured a model other than {encoder.name!r}, or does not cover the whole "
+            f"the run in {runs} measured a model other than {model!r}, or does not cover the whole "
             "vocabulary with the default method: pass the folder that holds your runs, or pass this run "
             "instead of the model"
         )
     if runs == DEFAULT_FOLDER:
         return None
-    identity = digest([asdict(encoder.identify()), resume.package_versions()["stickytoken"]])
-    return runs / store.default_folder(encoder.name, "check", identity).name
+    folder_identity = digest([asdict(identity), resume.package_versions()["stickytoken"]])
+    return runs / store.default_folder(model, "check", folder_identity).name

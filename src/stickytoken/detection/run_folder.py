@@ -298,11 +298,7 @@ class RunFolder(store.ResultFolder):
             RunError: As for `read_run`, or the run is not finished.
         """
         record = self.read_run()
-        if record.result is None:
-            raise RunError(
-                f"the run in {self.path} is not finished: run the same command again to continue it"
-            )
-        return record, record.result
+        return record, resume.require_result(record.result, self, "run")
 
     def read_plan(self, method: str) -> base.PlanRecord | None:
         """Return the record in plan.json; None if the file has not been written yet."""

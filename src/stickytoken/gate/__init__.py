@@ -21,7 +21,7 @@ from stickytoken.loading import AnyModel
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.methods import METHODS
 from stickytoken.scanning.results import Scan, count_by_kind, filter_by_kind
-from stickytoken.scanning.scan import scan_documents
+from stickytoken.scanning.scan import scan
 from stickytoken.scanning.wording import RULES, find_gaps, scan_findings
 from stickytoken.settings import choose_insertion
 from stickytoken.settings.reading import ColumnChoice, Columns, columns_of
@@ -127,7 +127,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
             open_documents(documents, NamedColumns(column))  # fail before a detection, not after it
         # Effects are not measured, because they do not decide whether a document makes the check fail.
         search = partial(
-            scan_documents,
+            scan,
             documents=documents,
             column=column,
             words=words or (),
@@ -159,12 +159,14 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
     rules = [STICKY_TOKEN]
     checked_documents = None
     if search is not None:
-        scan = search(run)
-        findings = [*_list_findings(scan, failing_kinds), *findings]
+        finished_scan = search(run)
+        findings = [*_list_findings(finished_scan, failing_kinds), *findings]
         rules += RULES
-        incomplete += find_gaps(scan)
-        checked_documents = _summarize_documents(scan, failing_kinds, are_columns_chosen=are_columns_chosen)
-        notes = [*notes, f"read: {scan.result.reading}"]
+        incomplete += find_gaps(finished_scan)
+        checked_documents = _summarize_documents(
+            finished_scan, failing_kinds, are_columns_chosen=are_columns_chosen
+        )
+        notes = [*notes, f"read: {finished_scan.result.reading}"]
     return Check(
         model=run.model_name,
         run=run.path,

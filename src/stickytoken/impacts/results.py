@@ -7,7 +7,6 @@ from typing import Any
 
 import polars as pl
 
-from stickytoken.errors import RunError
 from stickytoken.measurement import ResultFolder, resume
 from stickytoken.settings.impact import ImpactSettings
 from stickytoken.validation import file_path
@@ -188,17 +187,10 @@ class Impact:
 
     def __init__(self, path: Path) -> None:
         folder = ResultFolder(path)
-        record = IMPACTS.read(folder) if folder.exists() else None
-        if record is None:
-            raise RunError(f"there is no impact measurement in {str(path)!r}: it has no {IMPACT_FILE}")
-        if record.result is None:
-            raise RunError(
-                f"the impact measurement in {path} is not finished: run the same command again to continue it"
-            )
         self.path = path
-        self.record = record
-        self.result = record.result
-        self.failed = record.result.failed
+        self.record = resume.read_present(folder, IMPACTS, "impact measurement")
+        self.result = resume.require_result(self.record.result, folder, "impact measurement")
+        self.failed = self.result.failed
         self.effects = self._read(folder, "effects.parquet")
         self.conditions = self._read(folder, "conditions.parquet")
         self.scores = self._read(folder, "scores.parquet")

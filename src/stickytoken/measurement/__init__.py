@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from stickytoken.errors import RunError
+from stickytoken.errors import InputError, RunError
 
 # Pattern of temporary files. Processes that are killed leave such files behind.
 _LEFTOVERS = ".*.tmp"
@@ -150,6 +150,26 @@ def require_writable(folder: Path) -> None:
         else:
             return
     raise RunError(f"{folder} cannot be written: {reason}")
+
+
+def require_file_place(path: Path) -> None:
+    """Raise an error if a file cannot be written to the path: called before any long work.
+
+    The path must not be a folder, and its parent folder must exist. If the file is a device or a pipe, its
+    folder need not be writable.
+    """
+    try:
+        is_folder = path.is_dir()
+        has_folder = path.parent.is_dir()
+        is_device = path.exists() and not path.is_file()
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
+    if is_folder:
+        raise InputError(f"{path} is a folder: pass the name of a file to write")
+    if not has_folder:
+        raise InputError(f"the folder {path.parent} does not exist: create it, or pass another file")
+    if not is_device:
+        require_writable(Path(os.path.realpath(path)).parent)
 
 
 def sync_folder(folder: Path) -> None:

@@ -508,8 +508,10 @@ def chosen_engine(choice: EngineChoice, encoder: Encoder) -> AbstractContextMana
     Raises:
         InputError: the choice is invalid, or the engine was made for another model.
     """
-    if isinstance(choice, str) and choice in ("local", "ray"):
-        choice = LocalEngine(encoder) if choice == "local" else RayCluster()
+    if isinstance(choice, str) and choice == "local":
+        return nullcontext(LocalEngine(encoder))
+    if isinstance(choice, str) and choice == "ray":
+        choice = RayCluster()
     if isinstance(choice, RayCluster):
         return ray_engine(encoder, choice.address, choice.workers)
     if not isinstance(choice, Engine):

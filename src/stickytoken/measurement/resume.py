@@ -202,6 +202,26 @@ def resumed(folder: ResultFolder, kind: MeasurementKind[R], record: R) -> Iterat
             raise
 
 
+def read_present(folder: ResultFolder, kind: MeasurementKind[R], called: str) -> R:
+    """Return the record of the measurement in a folder; raise a RunError if there is none.
+
+    ``called`` is the noun for it in messages, such as ``impact measurement``.
+    """
+    record = kind.read(folder) if folder.exists() else None
+    if record is None:
+        raise RunError(f"there is no {called} in {str(folder.path)!r}: it has no {kind.file}")
+    return record
+
+
+def require_result(result: M | None, folder: ResultFolder, called: str) -> M:
+    """Return the result in the record of a measurement; raise a RunError if it is not finished."""
+    if result is None:
+        raise RunError(
+            f"the {called} in {folder.path} is not finished: run the same command again to continue it"
+        )
+    return result
+
+
 def measurements_in(
     run: Path, pattern: str, open_: Callable[[Path], M], called: str, started: Callable[[M], str]
 ) -> tuple[tuple[M, ...], tuple[str, ...]]:

@@ -16,12 +16,12 @@ require_package("jinja2", "a report", "report")
 
 from stickytoken.comparisons import Comparison
 from stickytoken.detection import Run
-from stickytoken.measurement import write_atomically
+from stickytoken.measurement import require_file_place, write_atomically
 from stickytoken.reports._comparison import comparison_figures, comparison_markdown, comparison_page
 from stickytoken.reports.content import RunContent, read_content
 from stickytoken.reports.facts import explained_tokens, paper_figures, report_figures
 from stickytoken.reports.figures import ReportFigure
-from stickytoken.reports.page import require_file_place, run_document, run_markdown, run_page
+from stickytoken.reports.page import run_document, run_markdown, run_page
 from stickytoken.validation import as_json, file_path, shown
 
 __all__ = ["Format", "report"]

@@ -6,7 +6,7 @@ The HTML, Markdown and JSON reports all show the values that this module returns
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -85,7 +85,7 @@ def strongest(content: RunContent) -> ShownTable | None:
         texts = rows[column.key].drop_nulls().cast(pl.String)
         if (texts != "").any():
             shown_columns.append(column)
-    return ShownTable(run.description.strongest_title, _make_data_table(rows, shown_columns))
+    return ShownTable(run.description.strongest_title, make_data_table(rows, shown_columns))
 
 
 def notes(content: RunContent) -> list[str]:
@@ -488,7 +488,7 @@ def show_audit(audit: Audit) -> ShownAudit:
         token_sentences=[said for said in token_sentences if said != answer.sentence],
         rule=rule,
         worst=_make_table_of_worst(worst),
-        tokens=_make_data_table(token_rows, auditing.TOKEN_COLUMNS),
+        tokens=make_data_table(token_rows, auditing.TOKEN_COLUMNS),
         document_sentences=auditing.document_conclusions(audit, names_documents=False),
         documents=[_show_copies(row) for row in shown_documents.iter_rows(named=True)],
         more=len(audit.documents) - len(shown_documents),
@@ -515,13 +515,13 @@ def _make_table_of_worst(token_rows: pl.DataFrame) -> DataTable:
     return DataTable(["token", *titles], rows)
 
 
-def _make_data_table(rows: pl.DataFrame, columns: Sequence[Column]) -> DataTable:
-    cells = [_texts_of_row(row, columns) for row in rows.iter_rows(named=True)]
+def make_data_table(rows: pl.DataFrame, columns: Sequence[Column], missing: str | None = "") -> DataTable:
+    """Return columns of a table as texts, with ``missing`` in place of null."""
+    cells = []
+    for row in rows.iter_rows(named=True):
+        values = [(column, row[column.key]) for column in columns]
+        cells.append([missing if value is None else column.text(value) for column, value in values])
     return DataTable([column.title for column in columns], cells)
-
-
-def _texts_of_row(row: Mapping[str, Any], columns: Sequence[Column]) -> list[str]:
-    return [column.text(row[column.key]) for column in columns]
 
 
 def _show_copies(document: dict[str, Any]) -> ShownCopies:

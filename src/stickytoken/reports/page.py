@@ -9,7 +9,7 @@ import base64
 import gzip
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -22,14 +22,12 @@ from stickytoken.attribution import TextPart, Why, summary
 from stickytoken.audits import Audit
 from stickytoken.comparisons import rule_lines, short_headline, tone_of
 from stickytoken.detection.run import next_steps
-from stickytoken.errors import InputError
-from stickytoken.measurement import write_atomically
-from stickytoken.methods import Column
+from stickytoken.measurement import require_file_place, write_atomically
 from stickytoken.repairs.records import last_verified
 from stickytoken.reports import facts, templating
 from stickytoken.reports.cards import FIRST_CARDS, Card, cards
 from stickytoken.reports.content import RunContent
-from stickytoken.reports.figures import DataTable, ReportFigure, template
+from stickytoken.reports.figures import ReportFigure, template
 
 # Maximum number of flagged tokens in the table of a page. More rows would make the page slow to open.
 _MOST_ROWS = 1000
@@ -108,15 +106,8 @@ def _parts(content: RunContent, values: dict[str, Any]) -> dict[str, str]:
 def run_markdown(content: RunContent) -> str:
     """Render the report of a run as Markdown."""
     values = _collect_shared_values(content)
-    columns = facts.columns(content)
-    rows = [_texts_of_row(row, columns) for row in values["rows"]]
-    flagged = DataTable([column.title for column in columns], rows)
+    flagged = facts.make_data_table(content.sticky, facts.columns(content), missing=None)
     return templating.render_markdown("run.md.j2", flagged=flagged, **values)
-
-
-def _texts_of_row(row: Mapping[str, Any], columns: Sequence[Column]) -> list[str | None]:
-    values = [(column, row[column.key]) for column in columns]
-    return [None if value is None else column.text(value) for column, value in values]
 
 
 def run_document(content: RunContent) -> dict[str, Any]:
@@ -332,19 +323,3 @@ def write_similarity_page(why: Why, path: Path, top: int = 10) -> None:
     """Write the page of `similarity_page` to a file. The folder of the file must exist."""
     require_file_place(path)
     write_atomically(path, similarity_page(why, top).encode("utf-8", "backslashreplace"))
-
-
-def require_file_place(path: Path) -> None:
-    """Raise InputError if a page cannot be written to the path.
-
-    The path must not be a folder, and its parent folder must exist.
-    """
-    try:
-        is_folder = path.is_dir()
-        has_folder = path.parent.is_dir()
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
-    if is_folder:
-        raise InputError(f"{path} is a folder: pass the name of a file to write")
-    if not has_folder:
-        raise InputError(f"the folder {path.parent} does not exist: create it, or pass another file")

@@ -93,7 +93,7 @@ class EffectRequest(NamedTuple):
     queries: Sequence[str] | None = None  # the user's queries; if None, first words of clean documents
     queries_from: str = ""  # source of the user's queries
     vectors: StoredVectors | None = None  # the vectors of the documents, if an index has them already
-    note: str | None = None  # remark on a declared similarity other than the cosine
+    notes: tuple[str, ...] = ()  # a remark if the model declares another similarity than the cosine
 
 
 def request_effects(
@@ -123,9 +123,9 @@ def request_effects(
         queries_from = sentences.source
     loaded = encoder_for(encoder, run, "scan")
     similarity = similarity_of(loaded)
-    note = None
+    notes: tuple[str, ...] = ()
     if similarity is not Similarity.COSINE:
-        note = f"effects are changes of the cosine similarity; the model declares {similarity.value}"
+        notes = (f"effects are changes of the cosine similarity; the model declares {similarity.value}",)
     return EffectRequest(
         kind=kind,
         encoder=as_id_reader(loaded, "an effect"),
@@ -134,7 +134,7 @@ def request_effects(
         queries=query_texts,
         queries_from=queries_from,
         vectors=None if vectors is None else open_vectors(vectors),
-        note=note,
+        notes=notes,
     )
 
 
@@ -188,13 +188,14 @@ class Panel(NamedTuple):
     spread: float  # standard deviation of all these similarities
 
 
-@dataclass(frozen=True)
+@dataclass
 class EffectPass:
     """Measures or predicts the effect of copies on the documents of a finished search."""
 
     request: EffectRequest
     panel_texts: PanelTexts
     keeper: Keeper
+    unread: int = 0  # documents whose effect depends on text that was not kept, counted by `run`
 
     @cached_property
     def panel(self) -> Panel:
@@ -217,18 +218,12 @@ class EffectPass:
             )
         return Panel(queries, reference, np.sort(similarities, axis=0), spread)
 
-    def run(self, tally: Tally, progress: ProgressCallback) -> int:
-        """Determine and store the effects in every batch that has no stored effects yet.
-
-        Returns:
-            The number of documents whose effect depends on text that was not kept.
-        """
+    def run(self, tally: Tally, progress: ProgressCallback) -> None:
+        """Determine and store the effects in every batch that has no stored effects yet."""
         kind = self.request.kind.value
         documents_done = 0
         documents_computed = 0  # in this call
         texts_encoded = 0
-        documents_unread = 0
-        is_panel_encoded = False
         progress(Progress("effects", done=0, total=tally.with_findings))
         for index, batch_digest in enumerate(tally.digests):
             findings = self.keeper.findings(index, batch_digest)
@@ -237,9 +232,8 @@ class EffectPass:
             key = self._key(batch_digest)
             batch_effects = self.keeper.load(kind, index, key)
             if batch_effects is None:
-                if not is_panel_encoded:
+                if not documents_computed:
                     # The first call of `_determine_effects` also encodes the queries and the clean documents.
-                    is_panel_encoded = True
                     texts_encoded += len(self.panel_texts.queries)
                     if self.request.vectors is None:
                         texts_encoded += len(self.panel_texts.reference)
@@ -250,11 +244,10 @@ class EffectPass:
                 documents_computed += len(findings)
                 texts_encoded += texts_of_batch
             documents_done += len(findings)
-            documents_unread += batch_effects[_UNREAD]
+            self.unread += batch_effects[_UNREAD]
             progress(
                 Progress("effects", documents_done, tally.with_findings, documents_computed, texts_encoded)
             )
-        return documents_unread
 
     def columns(self, index: int, batch_digest: str) -> dict[str, list[float | None]] | None:
         """Return the effects in a batch, one list for each of `_COLUMNS`; None if none are stored."""
@@ -286,7 +279,11 @@ class EffectPass:
         # A text of this length may have been cut.
         are_uncut = [len(document.text) < KEPT_TEXT for document in clean_documents]
         compared = _select_read_whole(encoder, clean_documents, are_uncut)
-        findings = self._draw_findings(tally)
+        rows = (
+            row for index, batch in enumerate(tally.digests) for row in self.keeper.findings(index, batch)
+        )
+        # A random sample, whole texts first.
+        findings = heapq.nsmallest(COMPARED, rows, key=lambda row: (not row["is_text_whole"], row["digest"]))
         found_documents = [Document(row["number"], row["id"], row["text"]) for row in findings]
         compared += _select_read_whole(encoder, found_documents, [row["is_text_whole"] for row in findings])
         if not compared:
@@ -303,13 +300,6 @@ class EffectPass:
             encoder.name,
         )
         return len(compared)
-
-    def _draw_findings(self, tally: Tally) -> list[dict[str, Any]]:
-        """Return the findings of a random sample of the documents that have some, whole texts first."""
-        rows = (
-            row for index, batch in enumerate(tally.digests) for row in self.keeper.findings(index, batch)
-        )
-        return heapq.nsmallest(COMPARED, rows, key=lambda row: (not row["is_text_whole"], row["digest"]))
 
     def _determine_effects(self, findings: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], int]:
         """Determine the effect of copies on the documents of a batch.
@@ -526,14 +516,8 @@ def grade_effect(effect: float | None) -> Severity | None:
     return Severity.SERIOUS if effect < _SEVERE_SHIFT else Severity.SEVERE
 
 
-def describe_effects(effects: EffectPass, documents: pl.DataFrame, unread: int) -> EffectRecord:
-    """Return a record that describes how the effects were determined.
-
-    Args:
-        effects: the finished pass.
-        documents: the table of documents with findings.
-        unread: number of documents whose effect depends on text that was not kept.
-    """
+def describe_effects(effects: EffectPass, documents: pl.DataFrame) -> EffectRecord:
+    """Return a record that describes how the effects on the documents with findings were determined."""
     with_both_shifts = documents.select("shift", "predicted").drop_nulls()
     is_measured = effects.request.kind is Effect.MEASURED
     agreement = None
@@ -551,7 +535,7 @@ def describe_effects(effects: EffectPass, documents: pl.DataFrame, unread: int) 
         spread=effects.panel.spread,
         agreement=agreement,
         compared=len(with_both_shifts) if is_measured else 0,
-        nothing_left=unknown_effects - unread,
-        unread=unread,
+        nothing_left=unknown_effects - effects.unread,
+        unread=effects.unread,
         prompts=prompts_of(effects.request.encoder),
     )

@@ -15,7 +15,6 @@ import stickytoken.measurement as store
 from stickytoken.cleaning.rules import format_known_line
 from stickytoken.cleaning.spans import SpanKind
 from stickytoken.data.rows import Skipped
-from stickytoken.errors import RunError
 from stickytoken.measurement import resume
 from stickytoken.validation import file_path
 
@@ -115,8 +114,14 @@ class ScanRecord(resume.MeasurementRecord):
 class Scan:
     """A finished scan.
 
-    ``documents`` has one row per document with findings, in the order of the collection, and the following
-    columns. All columns from ``shift`` on are null if effects were not determined.
+    Attributes:
+        record: what was searched, and how.
+        result: the totals.
+        documents: one row per document with findings, in the order of the collection.
+        path: folder of the scan; None if nothing was written.
+        notes: remarks on the current call, which are not stored in the folder.
+
+    ``documents`` has the following columns. All from ``shift`` on are null if effects were not determined.
 
     - ``number``, ``id``, ``source``, ``path``, ``line``: The 0-based position of the document in the
       collection, and where the document comes from.
@@ -144,8 +149,8 @@ class Scan:
     record: ScanRecord
     result: ScanResultRecord
     documents: pl.DataFrame
-    path: Path | None  # Folder of the scan; None if nothing was written.
-    notes: tuple[str, ...] = ()  # Remarks on the current call, which are not stored in the folder.
+    path: Path | None
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         place = "" if self.path is None else f", in {self.path}"
@@ -182,29 +187,31 @@ def is_only_suspected() -> pl.Expr:
 def open_scan(path: str | Path) -> Scan:
     """Open the folder of a finished scan.
 
+    Args:
+        path: folder of the scan.
+
     Raises:
         RunError: there is no scan, or it is damaged or not finished.
+
+    Examples:
+        >>> scan = stickytoken.scan(run, documents, out="scan")
+        >>> stickytoken.open_scan("scan").result.found
+        2
     """
     folder = store.ResultFolder(file_path("the scan", path))
-    record = _read_record(folder) if folder.exists() else None
-    if record is None:
-        raise RunError(f"there is no scan in {str(folder.path)!r}: it has no {_SCAN_FILE}")
-    if record.result is None:
-        raise RunError(
-            f"the scan in {folder.path} is not finished: run the same command again to continue it"
-        )
+    record = resume.read_present(folder, SCANS, "scan")
+    result = resume.require_result(record.result, folder, "scan")
     documents = folder.read_table(DOCUMENTS_FILE, SCHEMA, _FILLED)
-    return Scan(record, record.result, documents, folder.path)
-
-
-def _read_record(folder: store.ResultFolder) -> ScanRecord | None:
-    return folder.read_record(_SCAN_FILE, ScanRecord, SCAN_SCHEMA_VERSION, "scan")
+    return Scan(record, result, documents, folder.path)
 
 
 # The documents may have changed since a scan. So no stored scan counts as finished until its documents have
 # been read again.
 SCANS: resume.MeasurementKind[ScanRecord] = resume.MeasurementKind(
-    "scan", _SCAN_FILE, _read_record, lambda record, folder: False
+    SCAN,
+    _SCAN_FILE,
+    lambda folder: folder.read_record(_SCAN_FILE, ScanRecord, SCAN_SCHEMA_VERSION, "scan"),
+    lambda record, folder: False,
 )
 
 

@@ -60,6 +60,7 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
     column: ColumnChoice = None,
     id_column: str | None = None,
     source_column: str | None = None,
+    words: Sequence[str] = (),
     allow: str | Path | None = None,
     known: str | Path | None = None,
     effect: Effect | str | None = None,
@@ -68,8 +69,9 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
     workers: int | None = None,
     encoder: AnyModel | None = None,
     out: str | Path | None = None,
+    in_run_folder: bool = False,
     progress: ProgressCallback = ignore_progress,
-) -> pl.DataFrame:
+) -> Scan:
     """Find the documents that contain copies of flagged tokens, special tokens as text, or repetitions.
 
     Args:
@@ -83,6 +85,7 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
             there is one.
         source_column: column with the source of a document. If None, a column with a common name for sources
             is used, if there is one.
+        words: further words whose copies are findings, such as `Audit.words`.
         allow: file of words and special tokens that are no finding, one on each line.
         known: file of documents that are no finding, as ``scan --set write-known=FILE`` writes it.
         effect: how the effects of copies are determined. ``measured`` encodes each document with findings
@@ -98,10 +101,12 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
             loaded.
         out: folder for the scan. If the folder contains an interrupted scan, that scan is continued. If
             ``out`` is None, nothing is written.
+        in_run_folder: whether the scan is written into the run folder instead, as ``scan-<identity>``, where
+            `report` finds it. With rules, or if ``out`` is passed, this changes nothing.
         progress: called after every step.
 
     Returns:
-        One row per document with findings; see `Scan.documents`.
+        The scan: its totals, and one row per document with findings.
 
     Raises:
         InputError: the documents cannot be read, or an option cannot be used.
@@ -109,49 +114,11 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
         RunError: the run is damaged or not finished, or the folder contains something else.
 
     Examples:
-        >>> stickytoken.scan(run, documents).select("id", "kinds").rows()
+        >>> scan = stickytoken.scan(run, documents)
+        >>> scan.result.found
+        2
+        >>> scan.documents.select("id", "kinds").rows()
         [('1', ['repetition']), ('2', ['special'])]
-    """
-    finished = scan_documents(
-        run,
-        documents,
-        column=column,
-        id_column=id_column,
-        source_column=source_column,
-        allow=allow,
-        known=known,
-        effect=effect,
-        queries=queries,
-        vectors=vectors,
-        workers=workers,
-        encoder=encoder,
-        out=out,
-        progress=progress,
-    )
-    return finished.documents
-
-
-def scan_documents(  # noqa: PLR0913 - as `scan`
-    run: Run | Cleaner | str | Path,
-    documents: DocumentSource,
-    *,
-    column: ColumnChoice = None,
-    id_column: str | None = None,
-    source_column: str | None = None,
-    effect: Effect | str | None = None,
-    queries: SentenceSource | None = None,
-    vectors: VectorSource | StoredVectors | None = None,
-    words: Sequence[str] = (),
-    allow: str | Path | None = None,
-    known: str | Path | None = None,
-    workers: int | None = None,
-    encoder: AnyModel | None = None,
-    out: str | Path | None = None,
-    progress: ProgressCallback = ignore_progress,
-) -> Scan:
-    """Find documents as `scan` does, and return them with the totals of the scan.
-
-    ``words`` are further words whose copies count as findings. All other arguments are the same as in `scan`.
     """
     began = wall_time.beginning()
     require_callable("progress", progress)
@@ -172,7 +139,13 @@ def scan_documents(  # noqa: PLR0913 - as `scan`
     columns = NamedColumns(column, id_column, source_column)
     collection = open_documents(documents, columns)
     rules = origin.rules.extended(words, allow, known)
-    identity_parts = _identify(origin, rules, collection, columns)
+    identity_parts = {
+        "version": _IDENTITY_VERSION,
+        "run": origin.run_identity,
+        "rules": digest(rules.to_json()),
+        "documents": collection.key,
+        "columns": [*astuple(columns.text), columns.id_column, columns.source_column],
+    }
     record = ScanRecord(
         schema_version=SCAN_SCHEMA_VERSION,
         identity=digest(identity_parts),
@@ -184,11 +157,17 @@ def scan_documents(  # noqa: PLR0913 - as `scan`
         started=resume.now(),
         versions=resume.package_versions(),
     )
+    path = None if out is None else file_path("out", out)
+    if path is None and in_run_folder and origin.run is not None:
+        path = origin.run.path / store.folder_name(SCAN, record.identity)
+    folder = None
+    if path is not None:
+        resume.require_place(path, SCANS)
+        folder = store.ResultFolder(path, began)
     # Load the model and the queries before the search, so that an error in them is raised early.
     request = None
     if origin.run is not None and kind is not None:
         request = _effects.request_effects(origin.run, kind, encoder, queries, vectors)
-    folder = None if out is None else store.ResultFolder(file_path("out", out), began)
     keeper = Keeper()
     held = None
     with ExitStack() as stack:
@@ -201,21 +180,19 @@ def scan_documents(  # noqa: PLR0913 - as `scan`
         if not tally.documents:
             raise _no_documents(collection, tally)
         effects = None
-        unread = 0
-        notes: tuple[str, ...] = ()
         if request is not None and tally.with_findings:
             effects = EffectPass(request, _effects.choose_panel(request, tally, collection.name), keeper)
-            unread = effects.run(tally, progress)
+            effects.run(tally, progress)
             confirm_answers(request.encoder)
-            notes = () if request.note is None else (request.note,)
         table = _tabulate(keeper, tally, effects)
         seconds = time.perf_counter() - began if folder is None else folder.seconds
-        result = _count(tally, table, effects, unread, round(seconds, 1))
+        result = _count(tally, table, effects, round(seconds, 1))
         finished_record = record.model_copy(update={"result": result})
         if held is not None:
             held.folder.write_table(DOCUMENTS_FILE, table)
             held.finish(finished_record)
-    return Scan(finished_record, result, table, None if folder is None else folder.path, notes)
+    notes = () if effects is None else effects.request.notes
+    return Scan(finished_record, result, table, path, notes)
 
 
 class RulesOrigin(NamedTuple):
@@ -253,29 +230,6 @@ def read_rules(source: Run | Cleaner | str | Path) -> RulesOrigin:
     )
 
 
-def choose_folder(
-    origin: RulesOrigin, documents: DocumentSource, columns: NamedColumns, rules: CleaningRules
-) -> Path | None:
-    """Return the path at which a scan is stored in the run folder by default; None without a run."""
-    if origin.run is None:
-        return None
-    collection = open_documents(documents, columns)
-    identity = digest(_identify(origin, rules, collection, columns))
-    return origin.run.path / store.folder_name(SCAN, identity)
-
-
-def _identify(
-    origin: RulesOrigin, rules: CleaningRules, collection: Documents, columns: NamedColumns
-) -> dict[str, object]:
-    return {
-        "version": _IDENTITY_VERSION,
-        "run": origin.run_identity,
-        "rules": digest(rules.to_json()),
-        "documents": collection.key,
-        "columns": [*astuple(columns.text), columns.id_column, columns.source_column],
-    }
-
-
 def _no_documents(collection: Documents, tally: Tally) -> InputError:
     if not tally.skipped_first:
         return InputError(f"{collection.name} is empty: pass documents")
@@ -311,9 +265,9 @@ def _tabulate(keeper: Keeper, tally: Tally, effects: EffectPass | None) -> pl.Da
 
 
 def _count(
-    tally: Tally, documents: pl.DataFrame, effects: EffectPass | None, unread: int, seconds: float
+    tally: Tally, documents: pl.DataFrame, effects: EffectPass | None, seconds: float
 ) -> ScanResultRecord:
-    """Return the totals of a scan. The effect of ``unread`` documents depends on text that was not kept."""
+    """Return the totals of a scan."""
     return ScanResultRecord(
         documents=tally.documents,
         found=tally.found,
@@ -326,7 +280,7 @@ def _count(
         reading=tally.meter.summary(),
         kinds=dict(tally.kinds.most_common()),
         sources=_count_by_source(tally, documents, has_effects=effects is not None),
-        effect=None if effects is None else _effects.describe_effects(effects, documents, unread),
+        effect=None if effects is None else _effects.describe_effects(effects, documents),
         seconds=seconds,
     )
 

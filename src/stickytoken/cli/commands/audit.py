@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,32 +58,28 @@ def audit(
 
     run, encoder = opt.open_source(source, loading, model)
     stored = None if vectors is None else open_vectors(vectors)
-    measure = partial(
-        audits.audit,
-        documents=documents,
-        queries=queries,
-        column=columns,
-        source_column=source_column,
-        runs=runs,
-        settings=auditing,
-    )
 
-    def rehearse(stand_in: Any, folder: Path) -> object:
+    def measure(model_or_stand_in: Any, **options: Any) -> Audit:
+        return audits.audit(
+            model_or_stand_in if run is None else run,
+            documents,
+            queries=queries,
+            column=columns,
+            source_column=source_column,
+            encoder=None if run is None else model_or_stand_in,
+            runs=runs,
+            settings=auditing,
+            **options,
+        )
+
+    def rehearse(stand_in: Any, folder: Path) -> Audit:
         """Measure with a stand-in for the encoder, which only counts texts, to estimate the cost."""
         # The vectors of the stand-in are artificial, so they would not fit those of the index.
         not_compared = None if stored is None else replace(stored, is_compared=False)
-        source = stand_in if run is None else run
-        return measure(source, encoder=stand_in, vectors=not_compared, out=folder)
+        return measure(stand_in, vectors=not_compared, out=folder)
 
     with opt.cost_announced(encoder, loading, rehearse) as progress:
-        finished = measure(
-            encoder if run is None else run,
-            encoder=encoder,
-            vectors=stored,
-            out=out,
-            engine=computing.choice,
-            progress=progress,
-        )
+        finished = measure(encoder, vectors=stored, out=out, engine=computing.choice, progress=progress)
     page = _write_page(finished)
     _show_audit(finished, page, limit, output_format)
 

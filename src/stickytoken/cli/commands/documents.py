@@ -49,7 +49,6 @@ def scan(
     columns: Columns,
     id_column: Annotated[str | None, opt.texts_option("--id")] = None,
     effect: Annotated[bool, opt.method_option("--effect")] = False,
-    predict: Annotated[bool, opt.setting()] = False,
     queries: opt.Texts[str | None] = None,
     vectors: opt.IndexVectors = None,
     audit: opt.AuditFolder = None,
@@ -80,8 +79,6 @@ def scan(
         source_column: Column with the source of a document. Default: the column named source.
         effect: Measure how much copies change a document's mean similarity to the queries: encode each
             document with findings with its copies and without them. To measure ranks, use audit instead.
-        predict: Predict from the run how much copies change a document's mean similarity to the queries. The
-            prediction is less exact than --effect, but encodes each document with findings only once.
         queries: File of queries for --effect: txt with one query per line, or a table.
             Default: the first words of documents without findings.
         workers: Number of processes that search documents. Default: one per core.
@@ -94,20 +91,14 @@ def scan(
             with findings as CSV or SARIF. Default: the format that the extension of --out names, or table.
         limit: Maximum number of documents to list in a table.
     """
-    from stickytoken.data.documents import NamedColumns
-    from stickytoken.measurement import require_writable
+    from stickytoken.measurement import require_file_place
     from stickytoken.scanning.results import add_known
-    from stickytoken.scanning.scan import choose_folder, read_rules, scan_documents
+    from stickytoken.scanning.scan import read_rules
     from stickytoken.scanning.vectors import open_vectors
 
-    if effect and predict:
-        raise typer.BadParameter(
-            "pass either --effect or --set predict=true, not both", param_hint="--effect"
-        )
     for name, value in (("--queries", queries), ("--vectors", vectors)):
-        if value is not None and not (effect or predict):
+        if value is not None and not effect:
             raise typer.BadParameter("it needs --effect", param_hint=name)
-    texts = None if queries is None else stickytoken.load_sentences(queries)
     output_format = output_format or _format_of(out)
     if output_format is ScanFormat.TABLE and out is not None:
         if out.suffix or folder is not None:
@@ -116,51 +107,47 @@ def scan(
             )
         folder = out
         out = None
+    for file in (out, write_known):
+        if file is not None:
+            require_file_place(file)
     origin = read_rules(run)
     opened_run = origin.run  # None if `run` is a rules file
-    effect_kind = None
-    if effect or predict:
-        effect_kind = "measured" if effect else "predicted"
-    options: dict[str, Any] = {
-        "column": columns,
-        "id_column": id_column,
-        "source_column": source_column,
-        "effect": effect_kind,
-        "queries": texts,
-        "vectors": None if vectors is None else open_vectors(vectors),
-        "workers": workers,
-    }
-    words = opt.words_of_audit(audit, origin.run_identity)
-    run_or_rules = opened_run or run
-    rule_lists: dict[str, Any] = {"words": words, "allow": allow, "known": known}
-    run_scan = partial(scan_documents, run_or_rules, documents, **rule_lists, **options)
-    rules = origin.rules.extended(**rule_lists)
-    named_columns = NamedColumns(columns, id_column, source_column)
-    folder = folder or choose_folder(origin, documents, named_columns, rules)
-    if folder is not None:
-        require_writable(folder)
-    if out is not None:
-        require_writable(out.parent)
+    stored = None if vectors is None else open_vectors(vectors)
     encoder = None
-    if opened_run is not None and effect_kind is not None:
-        encoder = opt.load(str(run), loading, opened_run.record, model)
+    if opened_run is not None and effect:
+        encoder = opt.load_later(str(run), loading, opened_run.record, model)
+    run_scan = partial(
+        stickytoken.scan,
+        opened_run or run,
+        documents,
+        column=columns,
+        id_column=id_column,
+        source_column=source_column,
+        words=opt.words_of_audit(audit, origin.run_identity),
+        allow=allow,
+        known=known,
+        effect="measured" if effect else None,
+        queries=queries,
+        workers=workers,
+    )
 
     def rehearse(stand_in: Any, _: Path) -> Scan:
         """Scan with a stand-in for the encoder, which only counts texts, to estimate the cost."""
-        stored = options["vectors"]
         # The vectors of the stand-in are artificial, so they would not fit those of the index.
         not_compared = None if stored is None else replace(stored, is_compared=False)
         return run_scan(encoder=stand_in, vectors=not_compared)
 
     with opt.cost_announced(encoder, loading, rehearse) as progress:
-        finished_scan = run_scan(encoder=encoder, out=folder, progress=progress)
+        finished_scan = run_scan(
+            encoder=encoder, vectors=stored, out=folder, in_run_folder=True, progress=progress
+        )
     _show_scan(finished_scan, output_format, out, limit)
     if write_known is not None:
         count = add_known(finished_scan, write_known)
         console.inform(f"written: {write_known} ({count:,} more documents)")
     if opened_run is not None:
-        measured_on = documents if effect_kind is not None else None
-        _inform_next_steps(opened_run.path, folder, measured_on, columns, queries)
+        measured_on = documents if effect else None
+        _inform_next_steps(opened_run.path, finished_scan, measured_on, columns, queries)
 
 
 def _show_scan(scan: Scan, output_format: ScanFormat, out: Path | None, limit: int) -> None:
@@ -178,7 +165,7 @@ def _show_scan(scan: Scan, output_format: ScanFormat, out: Path | None, limit: i
 
 
 def _inform_next_steps(
-    run: Path, folder: Path | None, measured_on: str | None, columns: Columns, queries: str | None
+    run: Path, scan: Scan, measured_on: str | None, columns: Columns, queries: str | None
 ) -> None:
     if measured_on is not None and measured_on != "-":
         arguments = ["stickytoken", "audit", str(run), "--documents", measured_on]
@@ -186,7 +173,7 @@ def _inform_next_steps(
         if queries is not None:
             arguments += ["--queries", queries]
         console.inform(f"for the effect on search results: {shlex.join(arguments)}")
-    if folder is not None and folder.parent == run:
+    if scan.path is not None and scan.path.parent == run:
         console.inform(f"for a report with this: stickytoken report {shlex.quote(str(run))}")
 
 
@@ -382,12 +369,12 @@ def _write_files(
     """Write the cleaned documents to a file and, if there is a quarantine, set documents aside in another."""
     from stickytoken.cleaning.files import clean_file
     from stickytoken.data.rewriting import require_same_format
-    from stickytoken.measurement import open_atomically, require_writable
+    from stickytoken.measurement import open_atomically, require_file_place
 
     for path in (out, quarantine):
         if path is not None:
             require_same_format(source, path)
-            require_writable(path.absolute().parent)
+            require_file_place(path)
     with ExitStack() as stack:
         aside = None if quarantine is None else stack.enter_context(open_atomically(quarantine))
         stream = stack.enter_context(open_atomically(out))

@@ -204,10 +204,13 @@ def why(
     """
     from stickytoken.attribution import summary
 
+    write_page = None
     if html is not None:
-        from stickytoken.reports.page import require_file_place
+        from stickytoken.measurement import require_file_place
+        from stickytoken.reports.page import write_similarity_page  # raises an error without its extra
 
         require_file_place(html)
+        write_page = partial(write_similarity_page, path=html, top=top)
     opt.require_found(model, loading)
     opened = None if run is None else stickytoken.open_run(run)
     encoder = opt.load_later(model, loading, None if opened is None else opened.record, model)
@@ -215,10 +218,8 @@ def why(
         attribution = stickytoken.why(
             encoder, first, second, method=method, run=opened, words=words, progress=progress
         )
-    if html is not None:
-        from stickytoken.reports.page import write_similarity_page
-
-        write_similarity_page(attribution, html, top)
+    if write_page is not None:
+        write_page(attribution)
         console.inform(f"page: {html}")
     if output_format is opt.Format.JSON:
         console.print_json(attribution.document(top))
