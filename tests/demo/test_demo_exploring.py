@@ -11,6 +11,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import planted
+import profiled
 import web_app
 from naming import naming, says
 from stickytoken import load_encoder, load_sentences, open_repair, open_run
@@ -304,3 +305,14 @@ def test_the_packaged_examples_are_small_and_have_their_models():
             anchor, before, after = exact_unit_vectors(encoder.encode([chosen.anchor, chosen.carrier, text]))
         rises.append(float(after @ anchor - before @ anchor))
     assert rises[0] > rises[1] + 0.3
+
+
+def test_the_app_writes_copies_as_the_run_did(tmp_path):
+    """The tokenizer reads two words without a space as one that it doesn't know."""
+    encoder = load_encoder(profiled.save_bert(tmp_path))
+    run = profiled.detect_profile(encoder, tmp_path / "run", insertion="words")
+    of_run = run.evidence.tokens.filter(pl.col("ordinary"))[:1]
+    measurer = demo.SharedModel(encoder).evidence_measurer(run)
+    of_app = measurer.measure(of_run["token_id"].to_list(), with_ordinary=False).tokens
+    for curve in ("below", "above"):
+        assert_allclose(of_app[curve].to_list(), of_run[curve].to_list(), atol=1e-5)

@@ -28,7 +28,7 @@ from stickytoken.insertion import Placement, Token
 from stickytoken.loading import load_encoder
 from stickytoken.reports.content import RunContent, read_content
 from stickytoken.validation import visible
-from stickytoken.vocabulary import Category, Vocabulary, categorize, match_benign
+from stickytoken.vocabulary import Category, Vocabulary, categorize, choose_joinings, match_benign
 
 EXAMPLES = Path(__file__).parent / "example"
 EXAMPLE = EXAMPLES / "all-MiniLM-L6-v2"
@@ -166,7 +166,7 @@ class SharedModel:
         available = self.vocabulary.available
         self._unread = frozenset(token.id for token in available if not encoder.fits((token.id,)))
         # Keeps the last few runs that visitors asked for.
-        self._evidence_measurer = lru_cache(4)(lambda run: EvidenceMeasurer(run, encoder, self.vocabulary))
+        self._evidence_measurer = lru_cache(4)(self._make_evidence_measurer)
 
     @property
     def name(self) -> str:
@@ -196,6 +196,12 @@ class SharedModel:
             )
         with self._lock:
             return self._evidence_measurer(run)
+
+    def _make_evidence_measurer(self, run: Run) -> EvidenceMeasurer:
+        insertion = run.settings.restored().inserted_as
+        # Copies are written as they were for the run.
+        vocabulary = choose_joinings(self.vocabulary, self._encoder.tokenizer, insertion)
+        return EvidenceMeasurer(run, self._encoder, vocabulary)
 
     def choose_benign(self, token_id: int, run: Run | None, count: int) -> tuple[Token, ...]:
         """Return at most `count` benign tokens that are matched to the given token.
