@@ -49,7 +49,7 @@ class SharedSetting(Generic[Value]):
     ) -> None:
         self._read = read
         self._write = write
-        self._per_thread = per_thread
+        self._per_thread = per_thread  # whether each thread has a value of its own
         self._guard = threading.Lock()
         self._active_blocks = 0  # number of `at` blocks that have begun and not ended, in all threads
         self._original: Value | None = None  # the user's value; None before the first block

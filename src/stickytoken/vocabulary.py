@@ -214,7 +214,9 @@ def categorize(tokenizer: RoundTripTokenizer) -> Vocabulary:
     in the model is unreachable even if its text encodes to it.
     """
     entries = tokenizer.entries
-    trips: dict[int, _RoundTrip] = {}  # of each entry, the first that reaches it, or else the first
+    # Of each entry, the first round trip that reaches it, or else the first. An anchor may give none for an
+    # entry, but without an anchor there always is one.
+    trips: dict[int, _RoundTrip] = {}
     unreached_ids = list(entries)
     for anchor in [*_find_usable_anchors(tokenizer), _NO_ANCHOR]:
         still_unreached_ids = []

@@ -273,13 +273,17 @@ class _JudgedQuery(NamedTuple):
 def _read_judged_queries(
     source: DocumentSource | None, source_column: str | None, settings: AuditSettings
 ) -> list[_JudgedQuery]:
-    """Return the queries of a BEIR folder, or a random sample of them; empty if ``source`` is none."""
+    """Return the queries of a BEIR folder, or a random sample of them.
+
+    The list is empty unless ``source`` is the file of queries in such a folder, beside its judgements.
+    """
     if not isinstance(source, (str, Path)):
         return []
     path = Path(source)
     if path.name != QUERIES or not holds_judgements(path.parent):
         return []
     files = read_retrieval(path.parent)
+    # `read_retrieval` leaves out the column with the topics.
     topics = {query.id: query.source for query in _read_query_documents(path, Columns(), source_column)}
     judged_queries = []
     for query_id, text in files.queries.items():

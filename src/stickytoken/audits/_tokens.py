@@ -51,6 +51,7 @@ def read_candidates(
     vocabulary = categorize(encoder.tokenizer)
     available = vocabulary.available
     if settings.inserted_as is not Insertion.IDS:
+        # In texts, copies are separated by spaces.
         available = [replace(token, joining=Joining.WORDS) for token in available]
     named_ids = None
     if named is not None:

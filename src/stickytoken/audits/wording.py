@@ -14,7 +14,7 @@ from stickytoken.cleaning import document_counts
 from stickytoken.detection.run import NextStep
 from stickytoken.methods import Column, wording
 from stickytoken.methods.measures import ERASED, PUSH
-from stickytoken.methods.wording import Harm, describe_found, describe_push, harm_sentence
+from stickytoken.methods.wording import Harm, describe_found, describe_push
 from stickytoken.search import COPIES, TOP
 from stickytoken.settings.reading import columns_of
 from stickytoken.validation import beginning
@@ -161,10 +161,10 @@ def _describe_harm(audit: Audit, row: Mapping[str, Any]) -> str:
         ordinary_found=result.ordinary_found,
         found_without=result.found_without,
     )
-    said = harm_sentence(row, harm)
-    if said == harm.pushes:
-        return sentence(f"{said}; {_push_interval(row)}")
-    return sentence(f"{said}; {_found_interval(row)}")
+    hidden, pushed = harm.shares
+    if pushed > hidden:
+        return sentence(f"{harm.pushes}; {_push_interval(row)}")
+    return sentence(f"{harm.hides}; {_found_interval(row)}")
 
 
 def _push_interval(row: Mapping[str, Any]) -> str:

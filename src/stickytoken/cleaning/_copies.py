@@ -114,10 +114,11 @@ class Document:
         return equal_pairs / max(1, len(self)) ** 2
 
     def neighbour_statistics(self, positions: Sequence[int]) -> NeighbourStatistics:
-        """Return statistics of the words next to the copies of a word.
+        """Return statistics of the words next to copies, by which inserted ones are told from ordinary ones.
 
-        Other copies of the word do not count as neighbours, and neither do words that punctuation separates
-        from a copy.
+        Copies that were inserted at random have no more equal neighbours than chance gives; an ordinary word
+        has more. Other copies of the word don't count as neighbours, and neither do words that punctuation
+        separates from a copy.
 
         Args:
             positions: The indices of the copies.
@@ -126,12 +127,12 @@ class Document:
         word = keys[positions[0]]
         before: Counter[str] = Counter()
         after: Counter[str] = Counter()
-        # `_is_joined_by_space` is false before the first unit and after the last unit, so all indices below
-        # are valid.
+        # All indices below are valid, because `_is_joined_to_previous` is false before the first unit and after
+        # the last one.
         for position in positions:
-            if self._is_joined_by_space[position] and keys[position - 1] != word:
+            if self._is_joined_to_previous[position] and keys[position - 1] != word:
                 before[keys[position - 1]] += 1
-            if self._is_joined_by_space[position + 1] and keys[position + 1] != word:
+            if self._is_joined_to_previous[position + 1] and keys[position + 1] != word:
                 after[keys[position + 1]] += 1
         matching_pairs = 0.0
         expected_pairs = 0.0
@@ -159,7 +160,7 @@ class Document:
         return [match.start() for match in re.finditer("\n", self.text)]
 
     @cached_property
-    def _is_joined_by_space(self) -> list[bool]:
+    def _is_joined_to_previous(self) -> list[bool]:
         """Whether only whitespace separates each unit from the unit before it.
 
         The first entry is false, because no unit comes before the first one. The entries of the units are

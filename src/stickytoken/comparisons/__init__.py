@@ -83,7 +83,9 @@ class ComparedRun:
         """Which tokens of the vocabulary the run examined."""
         if len(self.run.tokens) == self.run.available:
             return Examined.WHOLE
-        return Examined.CHOSEN if self.run.record.beside_sample is None else Examined.SAMPLE
+        # In a sample, special tokens are measured beside those that were drawn.
+        is_sample = self.run.record.beside_sample is not None
+        return Examined.SAMPLE if is_sample else Examined.CHOSEN
 
     def largest(self, measure: Measure) -> WorstToken | None:
         """Return the token with the largest value of a measure; None if the run has no values of the measure.

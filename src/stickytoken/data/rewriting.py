@@ -188,7 +188,7 @@ class _Buffer:
         """Return how many bytes have been read."""
         return self._start + len(self._bytes)
 
-    def take(self, end: int | None = None) -> bytes:
+    def take_until(self, end: int | None = None) -> bytes:
         """Return the bytes up to a position in the stream, and drop these bytes from memory.
 
         Args:
@@ -205,7 +205,7 @@ class _Buffer:
         """Return the end of a line if the bytes in memory begin with it, and drop it from memory."""
         for line_end in (b"\r\n", b"\n"):
             if self._bytes.startswith(line_end):
-                return self.take(self._start + len(line_end))
+                return self.take_until(self._start + len(line_end))
         return b""
 
 
@@ -228,7 +228,7 @@ def _rewrite_lines(
             yield line
             # The reader asks for the next line, so the record of this one has been written. What is left in
             # the buffer belongs to no record: a blank or unreadable line, or a line ending.
-            output.write(buffer.take())
+            output.write(buffer.take_until())
             output.flush()
 
     is_first_document = True
@@ -251,12 +251,12 @@ def _rewrite_lines(
                 skip(record)
                 continue
             cuts_by_part = revise(record)
-            bytes_before_record = buffer.take(row.start)
+            bytes_before_record = buffer.take_until(row.start)
             output.write(bytes_before_record)
             if is_first_document and set_aside is not None and source.suffix in SEPARATORS:
                 set_aside.write(bytes_before_record)  # the header
             is_first_document = False
-            raw_record = buffer.take(row.end)
+            raw_record = buffer.take_until(row.end)
             line_end = buffer.take_line_end()
             if cuts_by_part is None:
                 if set_aside is not None:
@@ -267,7 +267,7 @@ def _rewrite_lines(
                 raw_record = _revise_record(written, row, record, cuts_by_part, source, reader.dialect)
             output.write(raw_record + line_end)
         # The remaining bytes belong to no record.
-        output.write(buffer.take())
+        output.write(buffer.take_until())
 
 
 def _revise_record(

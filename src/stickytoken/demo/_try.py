@@ -30,8 +30,8 @@ Matrix = NDArray[np.float64]
 Ids = tuple[int, ...]
 
 _SEED = 42
-# Key that is combined with the seed to draw random places for the copies.
-_KEY = 0
+# Combined with the seed to draw random places for the copies.
+_PLACES_KEY = 0
 # Number of benign tokens to compare a token with.
 _BENIGN = 4
 _PLACEMENTS = {
@@ -277,6 +277,7 @@ def try_token(
         return encoder.fits((*text.ids, *(token.id,) * count))
 
     _require_fitting(encoder, anchor, carrier, copies, fits)
+    # Up to `copies`, all numbers fit.
     counts = [
         count for count in sorted({0, copies, *SYMPTOM_COPIES}) if count <= copies or fits(carrier, count)
     ]
@@ -293,7 +294,7 @@ def try_token(
         path: tuple[int, ...] = ()
         if placement is Placement.RANDOM:
             # The places depend on the sentence and not on the token, so that all tokens are in the same ones.
-            generator = np.random.default_rng([_SEED, _KEY, sentence, 0])
+            generator = np.random.default_rng([_SEED, _PLACES_KEY, sentence, 0])
             path = draw_path(partial(generator.integers, endpoint=True), len(text.words), path_length)
         return copies_as_ids(inserted, text, placement, count, path)
 

@@ -121,13 +121,16 @@ class EvidenceMeasurer:
 
 def _list_worst_ids(run: Run) -> list[int]:
     sticky_ids = run.sticky["token_id"].to_list()
-    strongest_ids = run.strongest(_MAX_TOKENS)["token_id"].to_list()
+    strongest_others = run.strongest(_MAX_TOKENS)["token_id"].to_list()  # none of them is sticky
     count = min(_MAX_TOKENS, max(len(sticky_ids), _MIN_TOKENS))
-    return [*sticky_ids, *strongest_ids][:count]
+    return [*sticky_ids, *strongest_others][:count]
 
 
 def _leave_out_unknown(row: dict[str, Any], unknown: set[int], pair_copies: int) -> None:
-    """Replace by null what a row has for ``unknown`` numbers of copies, which are read as another word."""
+    """Replace by null a row's values at ``unknown`` numbers of copies: so many are read as another word.
+
+    The pairs of the row, and its similarities, are those with ``pair_copies``.
+    """
     for curve in ("below", "above"):
         points = zip(row["copies"], row[curve], strict=False)  # a curve may be empty
         row[curve] = [None if copies in unknown else value for copies, value in points]

@@ -63,6 +63,7 @@ class LoadingRecord(resume.Record):
     def _gather_settings(cls, values: Any) -> Any:
         if not isinstance(values, Mapping) or "prompting" in values:
             return values
+        # In the file, settings and prompting lie flat beside the other fields.
         settings = {name: values[name] for name in asdict(RecordedLoading()) if name in values}
         prompting = {name: values[name] for name in Prompting().as_options() if name in values}
         others = {name: value for name, value in values.items() if name not in settings | prompting}

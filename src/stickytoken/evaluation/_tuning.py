@@ -209,7 +209,8 @@ def layers_scored(
         >>> [tried.layer for tried in layers_scored(decoder, read_similarity(Path("sts.jsonl")), None)]
         [1, 2, 3, 4]
     """
-    # The encoder is set to read the last layer, because its own may precede the start of token prepending.
+    # All layers are read below. The last one is set because the encoder's own may precede the start of token
+    # prepending, which is refused.
     reread = encoder.reread(replace(encoder.reading, prepending=prepending, layer=-1))
     first_layer = 1 if prepending is None else prepending.start + 1
     layers = range(first_layer, encoder.layers + 1)

@@ -29,6 +29,8 @@ Floats: TypeAlias = NDArray[np.float64]
 # Placeholder for a copy. No token has the id of the placeholder, so a copy is never confused with an
 # occurrence of the same token in the carrier.
 _COPY = Token(id=-1, text="")
+# Combined with the seed to draw the gaps for the copies.
+_GAPS_KEY = 0
 # Maximum number of anchors.
 _MAX_ANCHORS = 64
 # Maximum number of characters to quote from a text in an error.
@@ -73,8 +75,8 @@ def place_copies(encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[
     for number, (text, tokenized) in enumerate(zip(texts, encoder.tokenize(texts), strict=True)):
         path: tuple[int, ...] = ()  # the gap between words for each copy; only random placement has a choice
         if settings.placement is Placement.RANDOM:
-            # The seed includes the text but not the token, so that all tokens get the same gaps.
-            generator = np.random.default_rng([settings.seed, 0, number, 0])
+            # The seed includes the text's number but not the token, so that all tokens get the same gaps.
+            generator = np.random.default_rng([settings.seed, _GAPS_KEY, number, 0])
             draw = partial(generator.integers, endpoint=True)
             path = draw_path(draw, len(tokenized.words), settings.copies)
         prompt_length = len(tokenized.head)

@@ -277,6 +277,7 @@ def _test_drops(groups: _Groups, scores: NDArray[np.float64], key: Sequence[int]
 
 
 def _arrange_by_matched_set(groups: _Groups, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    # Weights have a row for each token, by which `combine` averages the scores of its conditions.
     # Example: the sticky tokens S and T, and their benign matches in the order S1, T1, S2, T2.
     clean_weights = groups.weights_of(Kind.CLEAN)
     sticky_drops = combine(clean_weights - groups.weights_of(Kind.STICKY), scores)

@@ -26,7 +26,7 @@ class Measure(Column):
         noun: its name in a sentence.
         verb: what copies do.
         setting: the setting that holds the threshold.
-        none: value of a token that does nothing beyond the comparison.
+        without_effect: value of a token that does nothing beyond the comparison.
         severe: value from which a flagged token is severe.
         threshold: format of a threshold.
         amount: format of a threshold with the name of the measure.
@@ -39,7 +39,7 @@ class Measure(Column):
     noun: str
     verb: str
     setting: str
-    none: float
+    without_effect: float
     severe: float
     threshold: str
     amount: str
@@ -81,7 +81,7 @@ ERASED = Measure(
     noun="erased share",
     verb="erases",
     setting="smallest_erased",
-    none=0.0,
+    without_effect=0.0,
     severe=0.7,  # a search finds hardly any of the short texts with such copies
     threshold="{:.0%}",
     amount="an erased share of {:.0%}",
@@ -99,7 +99,7 @@ PUSH = Measure(
     noun="push",
     verb="pushes",
     setting="smallest_push",
-    none=1.0,
+    without_effect=1.0,
     severe=2.0,  # whoever adds the copies doubles the wrong results
     threshold="{:g} times",
     amount="a push of {:g} times",
@@ -140,8 +140,8 @@ def thresholds(vector_deviation: ArrayLike | None, rule: RuleSettings) -> dict[s
     """Return the thresholds of tokens, keyed by column; each has the shape of ``vector_deviation``.
 
     Args:
-        vector_deviation: how unusual the vector of each token is; NaN or None if it cannot be compared, and
-            infinite for the thresholds of any token with an unusual vector.
+        vector_deviation: how unusual the vector of each token is; NaN or None if it cannot be compared. Pass
+            ``math.inf`` for the thresholds of a token with an unusual vector.
         rule: the thresholds of all other tokens, and which vectors are unusual.
     """
     deviations = np.asarray(vector_deviation, dtype=np.float64)  # None becomes NaN
@@ -149,7 +149,8 @@ def thresholds(vector_deviation: ArrayLike | None, rule: RuleSettings) -> dict[s
     # How much of the way from a token that does nothing to the threshold is enough.
     share = np.where(is_unusual, UNUSUAL_SHARE, 1.0)
     return {
-        measure.key: measure.none + share * (getattr(rule, measure.setting) - measure.none)
+        measure.key: measure.without_effect
+        + share * (getattr(rule, measure.setting) - measure.without_effect)
         for measure in MEASURES
     }
 

@@ -104,7 +104,7 @@ class Harm(NamedTuple):
     def shares(self) -> tuple[float, float]:
         """How far copies hide and push documents, each as a share of the way to a severe token."""
         hidden = hidden_share(self.found, self.ordinary_found) if self.ordinary_found else 0.0
-        return hidden / ERASED.severe, (self.push - PUSH.none) / (PUSH.severe - PUSH.none)
+        return hidden / ERASED.severe, (self.push - PUSH.without_effect) / (PUSH.severe - PUSH.without_effect)
 
     @property
     def hides(self) -> str:
@@ -152,7 +152,11 @@ def harm_shares(row: Mapping[str, Any]) -> tuple[float, float]:
 
     def share(measure: Measure) -> float:
         value = row.get(measure.key)
-        return 0.0 if value is None else float((value - measure.none) / (measure.severe - measure.none))
+        return (
+            0.0
+            if value is None
+            else float((value - measure.without_effect) / (measure.severe - measure.without_effect))
+        )
 
     return share(ERASED), share(PUSH)
 

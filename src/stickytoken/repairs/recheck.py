@@ -479,6 +479,6 @@ def _reach(estimates: RuleInputs, settings: ProfileSettings) -> Floats:
     """Return the larger effect of each token as a multiple of its threshold: 1 just reaches it."""
     needed = thresholds(estimates.vector_deviation, settings)
     erased_reach = estimates.erased.value / needed[ERASED.key]
-    push_reach = (estimates.push.value - PUSH.none) / (needed[PUSH.key] - PUSH.none)
+    push_reach = (estimates.push.value - PUSH.without_effect) / (needed[PUSH.key] - PUSH.without_effect)
     # `fmax` ignores the one that is unknown, NaN.
     return np.fmax(erased_reach, push_reach)

@@ -431,7 +431,9 @@ def _keep_remaining_roles(stored_roles: Mapping[str, Any], config: Mapping[str, 
         if key in _EXTRA_KEYS:
             remaining[key] = [token for token in value if _text_of(token) in extra_tokens]
         elif key in config:
-            remaining[key] = value if _text_of(value) == config[key] else config[key]
+            # The stored value may have properties besides its text.
+            is_unchanged = _text_of(value) == config[key]
+            remaining[key] = value if is_unchanged else config[key]
     return remaining
 
 

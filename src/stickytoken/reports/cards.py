@@ -147,7 +147,7 @@ class _Scale:
         if column.key == PUSH.key:
             result: Any = content.run.result  # the record of `profile`, the only method with a push
             # An ordinary push that was not measured counts as the push of a token that does nothing.
-            ordinary = PUSH.none if result.ordinary_push is None else result.ordinary_push
+            ordinary = PUSH.without_effect if result.ordinary_push is None else result.ordinary_push
         values = [ordinary]
         for row in rows:
             ends = (row.get(f"{column.key}_low"), row.get(f"{column.key}_high"))

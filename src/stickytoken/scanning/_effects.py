@@ -216,6 +216,7 @@ class EffectPass:
             raise InputError(
                 f"{encoder.name} gives all documents the same similarity to the queries: pass other queries"
             )
+        # Sorted for each query, so that the rank of a document with copies can be looked up.
         return Panel(queries, reference, np.sort(similarities, axis=0), spread)
 
     def run(self, tally: Tally, progress: ProgressCallback) -> None:

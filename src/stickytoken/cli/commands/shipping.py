@@ -470,6 +470,7 @@ def demo(
 
         encoder = opt.load(source, loading, record, moved_to)
         if shows_example:
+            # The example shows a sticky token, so one is planted in the model.
             tried_model = app.make_tampered_model(encoder)
         else:
             tried_model = app.SharedModel(as_id_reader(encoder, "demo"))

@@ -179,7 +179,10 @@ def agree(vectors: NDArray[np.float32], plain: NDArray[np.float32], rounding: fl
 
 
 def samples_with_copies(carrier: tuple[int, ...], tokens: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return sample inputs: a carrier followed by one to three copies of each token, or preceded by them."""
+    """Return sample inputs, on which vectors from shared prefixes are compared with the usual ones.
+
+    They are a carrier with one to three copies of each token, behind it or in front.
+    """
     copies = [(token,) * count for token in tokens for count in (1, 2, 3)]
     copies_after = [carrier + row for row in copies]
     copies_before = [row + carrier for row in copies]

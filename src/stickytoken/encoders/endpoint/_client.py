@@ -112,8 +112,9 @@ def request_formats(dimensions: int | None) -> Iterator[RequestFormat]:
         dimensions: number of components that the user requests; if None, the ``dimensions`` field is never
             sent.
     """
-    whether_dimensions = (True,) if dimensions is None else (True, False)
-    for with_dimensions in whether_dimensions:
+    # If no number is requested, the field is never sent, so that its other value gives no other request.
+    sends_dimensions = (True,) if dimensions is None else (True, False)
+    for with_dimensions in sends_dimensions:
         for encoding in _ENCODINGS:
             yield RequestFormat(encoding, with_dimensions)
 

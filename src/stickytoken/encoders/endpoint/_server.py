@@ -299,9 +299,11 @@ class _Questions:
                     raise error.access_error from None
                 problems.append(error)
             except TemporaryError as error:
+                # A status that means "try again later" may also say that the server fails on a field that it
+                # doesn't know, so the next format is tried.
                 if error.failure is not Failure.REFUSED:
                     raise self._make_unusable_error(error) from None
-                problems.append(error)  # some servers fail on a field that they do not know
+                problems.append(error)
         # The first format is the usual one, so the server's answer to it says most about what is wrong.
         if isinstance(problems[0], TemporaryError):
             raise self._make_unusable_error(problems[0])

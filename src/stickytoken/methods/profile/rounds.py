@@ -113,8 +113,8 @@ def make_plan(job: Job[ProfileSettings], runner: Runner) -> ProfilePlanRecord:
     spread = _measure_spread(job.encoder, chosen.carriers, job.sentences.source)
     panel = documents.encode_documents(job, chosen.documents, runner)
     if panel is not None:
-        # Only to announce them: `measure_rounds` reads these measurements from the store, because a run that
-        # is continued begins there, with the plan of the interrupted session.
+        # Only to announce them. `measure_rounds` gets what was measured from the store, because this function
+        # isn't called when a run is continued.
         _measure_special_tokens(job, panel, runner)
     similarity = measure_mean_similarity(job.encoder, runner, tolerance=_ERROR_SHARE * spread)
     return chosen.plan(job.encoder, similarity)
@@ -281,13 +281,15 @@ def _choose_screening_carriers(
     job: Job[ProfileSettings], plan: ProfilePlanRecord, pilots: RoundResults
 ) -> list[int]:
     count = job.settings.screening_texts
+    measured_count = pilots.contractions.shape[1]  # a small run measures pilots in the first carriers only
+    carriers = plan.carriers[:measured_count]
     # The length includes the copies, whose number differs between carriers.
-    carriers = plan.carriers[: pilots.contractions.shape[1]]
     carrier_lengths = [len(ids) for ids in job.encoder.content_ids(carriers)]
     copies = [cell.copies for cell in cells(job.settings, len(carriers))]
     lengths = np.array(carrier_lengths) + np.array(copies)
     ordinary_contractions = np.median(pilots.contractions, axis=0)
     candidate_count = max(count, int(_SCREENING_CANDIDATE_SHARE * len(carriers)))
+    # Those that ordinary copies contract least: the effects of other tokens stand out in them.
     candidates = np.argsort(ordinary_contractions, kind="stable")[:candidate_count]
     return texts.representative_carriers(pilots.contractions, lengths, candidates, count)
 
