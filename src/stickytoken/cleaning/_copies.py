@@ -127,8 +127,8 @@ class Document:
         word = keys[positions[0]]
         before: Counter[str] = Counter()
         after: Counter[str] = Counter()
-        # All indices below are valid, because `_is_joined_to_previous` is false before the first unit and after
-        # the last one.
+        # All indices below are valid, because `_is_joined_to_previous` is false before the first unit and
+        # after the last one.
         for position in positions:
             if self._is_joined_to_previous[position] and keys[position - 1] != word:
                 before[keys[position - 1]] += 1
