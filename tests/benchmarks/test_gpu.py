@@ -48,6 +48,7 @@ def visit(model, tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.nightly  # three runs on the packaged model
 def test_verdicts_in_lower_precision_are_those_of_float32(visit):
     document = visit("correctness")
     assert document["finished"] == ["correctness"]

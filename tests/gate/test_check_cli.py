@@ -460,7 +460,7 @@ def settings(root, text):
     (root / "pyproject.toml").write_text(f'[tool.stickytoken]\nmodel = "my_model"\n{text}', encoding="utf-8")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # starts a command at every step
 def test_the_workflow_stops_at_a_sticky_token_and_leaves_what_it_uploads(repository):
     """Steps with `uses` run on GitHub alone; those with `run` run here, but for the installation."""
     (job,) = WORKFLOW["jobs"].values()
@@ -484,7 +484,7 @@ def test_the_workflow_stops_at_a_sticky_token_and_leaves_what_it_uploads(reposit
         )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # starts a command at every step
 def test_the_hook_refuses_a_commit_with_a_sticky_model(repository):
     settings(repository, "")
     shell(repository, "git", "add", "-A", "my_model", "pyproject.toml")

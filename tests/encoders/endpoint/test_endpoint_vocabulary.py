@@ -8,6 +8,7 @@ import httpx
 import numpy as np
 import pytest
 
+import profiled
 import stickytoken
 import tiny
 import tiny_architectures as architectures
@@ -109,7 +110,8 @@ def test_a_function_is_an_encoder(bert_folder):
 def test_a_sample_of_candidates_has_no_ordinary_words(tmp_path):
     candidates = [f"candidate{number}" for number in range(40)]
     encoder = load_encoder(embed, candidates=candidates)
-    run = detect(encoder, sample=3, out=tmp_path / "run", evidence=False)
+    few = {"sentences": profiled.corpus(), "settings": profiled.SMALL}
+    run = detect(encoder, sample=3, out=tmp_path / "run", evidence=False, **few)
     assert set(run.tokens["token"].to_list()) <= set(candidates)
 
 
