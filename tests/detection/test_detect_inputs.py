@@ -254,7 +254,7 @@ def test_a_folder_in_the_way_of_an_explanation_or_impact_is_refused_first(small_
     for out in (tmp_path, small_run.path):
         with pytest.raises(RunError, match=naming(out, "files")):
             impact(NO_MODEL, ["sts.jsonl"], tokens=[5], out=out)
-    planted.assert_refused("explain", NO_MODEL, "river", "--out", small_run.path, saying=wrong)
+    planted.assert_refused("explain", small_run.path, "river", "--out", small_run.path, saying=wrong)
 
 
 def test_a_model_is_loaded_once_and_not_before_everything_else_was_checked(encoder, small_run, tmp_path):
