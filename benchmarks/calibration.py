@@ -206,8 +206,8 @@ def measured_in_rounds(in_all_carriers: RoundResults, pilots: Ids) -> RuleInputs
 
 def measurements_of(ids: Ids, contractions: Floats) -> RoundResults:
     """Return measurements of T tokens, with ascending ids, in K carriers; contractions have shape (T, K)."""
-    effects = Effects(contractions.mean(axis=1), np.zeros((len(contractions), 1)))
-    return RoundResults(ids=ids, effects=effects, contractions=contractions)
+    effects = Effects(ids, contractions.mean(axis=1), np.zeros((len(contractions), 1)))
+    return RoundResults(effects=effects, contractions=contractions)
 
 
 def rows_of(measurements: RoundResults, ids: Ids) -> RoundResults:

@@ -12,14 +12,16 @@ from typer.testing import CliRunner
 
 import planted
 from naming import naming
+from stickytoken.cleaning import SpanKind
 from stickytoken.cli import _options
 from stickytoken.cli._command import project_table
 from stickytoken.cli.app import app
-from stickytoken.cli.commands.shipping import line_of_model
+from stickytoken.cli.commands import shipping
 from stickytoken.encoders import Prompting
 from stickytoken.encoders.files.resolution import EncoderSpec
 from stickytoken.errors import InputError
 from stickytoken.explanation import ExplainSettings
+from stickytoken.gate import FailOn
 from stickytoken.impacts import ImpactSettings
 from stickytoken.methods import METHODS
 from stickytoken.settings import DETECT_ONLY, command_line_types, descriptions
@@ -229,6 +231,11 @@ def test_every_category_of_the_vocabulary_is_explained():
     assert list(_options.CATEGORIES) == list(Category)
 
 
+def test_check_can_fail_on_every_grade_and_cause():
+    assert list(shipping._GRADES) == list(FailOn)
+    assert list(shipping._CAUSES) == list(SpanKind)
+
+
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
@@ -366,8 +373,8 @@ def test_every_entry_of_a_check_is_read(tmp_path, write):
     )
     assert (values["max_tokens"], str(values["folder"]), str(values["baseline"])) == (3, "measured", "runs/a")
     file, table = project_table(tmp_path)
-    assert (table["max"], line_of_model(file.read_text("utf-8"))) == (3, 7)
-    assert line_of_model('# first\n[tool.stickytoken]\nmax = 1\n[tool.other]\nmodel = "x"\n') == 2
+    assert (table["max"], shipping.line_of_model(file.read_text("utf-8"))) == (3, 7)
+    assert shipping.line_of_model('# first\n[tool.stickytoken]\nmax = 1\n[tool.other]\nmodel = "x"\n') == 2
     write("pyproject.toml", "[tool.stickytoken\n")
     planted.assert_refused("detect", "m", saying=naming("pyproject.toml", "TOML"))
     assert planted.command("detect", "--help").exit_code == 0

@@ -407,6 +407,11 @@ def test_a_token_without_an_embedding_and_the_settings_of_a_later_version_are_op
     assert opened.settings == settings
 
 
+def test_a_folder_without_an_explanation_is_named(tmp_path):
+    with pytest.raises(RunError, match=naming(tmp_path, "explanation.json")):
+        read_explanation(tmp_path)
+
+
 def test_a_folder_of_another_explanation_is_refused(encoder, bert_folder, whole):
     out = whole[1]
     before = planted.files_of(out)

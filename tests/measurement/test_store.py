@@ -279,7 +279,7 @@ def test_a_folder_that_may_not_be_entered_is_an_error(forbidden, name):
     with pytest.raises(RunError, match="Permission denied"), folder.locked():
         pass
     with pytest.raises(RunError, match="Permission denied"):
-        folder.holds_other_files()
+        folder.holds_other_files("run.json")
     with pytest.raises(RunError, match="Permission denied"):
         open_run(forbidden / name)
 

@@ -17,7 +17,7 @@ from stickytoken.encoders.protocol import Encoder, similarity_of
 from stickytoken.insertion import Insertion, Joining, Token
 from stickytoken.methods.profile.documents import PREDICTABLE, DocumentPanel, predict_push
 from stickytoken.methods.profile.estimates import EFFECTS_FILE, read_effects
-from stickytoken.methods.statistics import TokenEffects
+from stickytoken.methods.statistics import Effects
 from stickytoken.settings.audit import AuditSettings
 from stickytoken.vocabulary import Vocabulary, categorize, special_tokens
 
@@ -39,7 +39,7 @@ class Candidates:
     tokens: Mapping[int, Token]
     special_ids: list[int]
     named_ids: list[int] | None
-    effects: TokenEffects | None
+    effects: Effects | None
     notes: list[str]
 
 

@@ -326,16 +326,10 @@ def require_usable(path: Path, method: str, settings: base.MethodSettings) -> No
     Raises:
         RunError: The folder holds other files or another run, or cannot be written.
     """
+    resume.require_place(path, RUN)
     folder = RunFolder(path)
-    if folder.holds_other_files():
-        content = "is a file" if path.is_file() else "contains files but no run"
-        raise RunError(f"{path} {content}: choose an empty or new folder")
-    store.require_writable(path)
-    if not folder.exists():
-        return
-    with folder.locked():
-        earlier_run = RUN.read(folder) if folder.holds_run() else None
-        claim = earlier_run or folder.read_record(store.IDENTITY_FILE, resume.IdentityRecord)
+    earlier_run = folder.read_run() if folder.holds_run() else None
+    claim = earlier_run or folder.read_record(store.IDENTITY_FILE, resume.IdentityRecord)
     if claim is None:
         return
     requested: dict[str, Any] = {"method": method, "settings": resume.settings_values(settings)}

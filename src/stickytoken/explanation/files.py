@@ -238,8 +238,10 @@ def read_explanation(folder: Path) -> StoredExplanation:
     Raises:
         RunError: A file is missing or damaged, or was written by another version.
     """
-    record = _read_record(folder / EXPLANATION_FILE)
     files = store.ResultFolder(folder)
+    record = _read_record(files)
+    if record is None:
+        raise RunError(f"there is no explanation in {str(folder)!r}: it has no {EXPLANATION_FILE}")
     tables = {}
     for name, schema in TABLE_SCHEMAS.items():
         required_columns = [column for column in schema if column not in _NULLABLE]
@@ -247,16 +249,13 @@ def read_explanation(folder: Path) -> StoredExplanation:
     return StoredExplanation(record, tables)
 
 
-def _read_record(path: Path) -> ExplanationRecord:
-    raw = store.read_json(path)
-    if isinstance(raw, dict):
-        store.require_version(raw.get("schema_version"), EXPLANATION_SCHEMA_VERSION, path, "explain")
-    return store.validated(ExplanationRecord, raw, path)
+def _read_record(folder: store.ResultFolder) -> ExplanationRecord | None:
+    return folder.read_record(EXPLANATION_FILE, ExplanationRecord, EXPLANATION_SCHEMA_VERSION, "explain")
 
 
 _KIND: resume.MeasurementKind[resume.MeasurementRecord] = resume.MeasurementKind(
     "explanation",
     EXPLANATION_FILE,
-    lambda folder: _read_record(folder.path / EXPLANATION_FILE),
+    _read_record,
     lambda record, folder: all((folder.path / f"{name}.parquet").is_file() for name in TABLE_SCHEMAS),
 )

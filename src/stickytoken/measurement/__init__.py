@@ -307,7 +307,7 @@ class ResultFolder:
         with self._access():
             return (self.path / RUN_FILE).is_file()
 
-    def holds_other_files(self, record_file: str = RUN_FILE) -> bool:
+    def holds_other_files(self, record_file: str) -> bool:
         """Return whether the path is a file, or a folder that has files but no measurement.
 
         The lock, temporary files and an empty folder for shards do not count as files.

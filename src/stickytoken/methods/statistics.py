@@ -76,24 +76,18 @@ class Effects(NamedTuple):
     similarity between the text and an anchor therefore changes from s to (1 - k) * s + dot(p, anchor).
 
     Attributes:
+        ids: token ids, ascending, shape (T,).
         contraction: k, the share of a text's meaning that copies erase, shape (T,): 0 if all of the meaning
             remains, and 1 if none remains.
         pull: p, the vector that copies add to the vectors of texts, shape (T, d).
     """
-
-    contraction: Floats
-    pull: NDArray[np.floating[Any]]
-
-
-class TokenEffects(NamedTuple):
-    """Contraction and pull of T tokens (see `Effects`), in ascending order of token id."""
 
     ids: NDArray[np.int64]
     contraction: Floats
     pull: NDArray[np.floating[Any]]
 
 
-def fit_effects(before: NDArray[np.float32], after: NDArray[np.float32]) -> Effects:
+def fit_effects(before: NDArray[np.float32], after: NDArray[np.float32]) -> tuple[Floats, Floats]:
     """Fit contraction k and pull p of each token by least squares: after = (1 - k) * before + p.
 
     Args:
@@ -109,10 +103,10 @@ def fit_effects(before: NDArray[np.float32], after: NDArray[np.float32]) -> Effe
     deviations = before - mean_before
     variation = float((deviations**2).sum())
     if variation < _NO_VARIATION:
-        return Effects(np.zeros(len(after)), mean_after - mean_before)
+        return np.zeros(len(after)), mean_after - mean_before
     # The deviations sum to zero, so centring the vectors with copies would not change the slopes.
     slopes = after.reshape(len(after), -1).astype(np.float64) @ deviations.ravel() / variation
-    return Effects(1 - slopes, mean_after - slopes[:, None] * mean_before)
+    return 1 - slopes, mean_after - slopes[:, None] * mean_before
 
 
 def carrier_contractions(before: NDArray[np.float32], after: NDArray[np.float32]) -> Floats:

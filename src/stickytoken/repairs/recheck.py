@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -73,6 +73,8 @@ _CURVES_OF_ORDINARY_TOKENS = 8
 # Text and number of copies used to find out how a tokenizer reads copies of a token.
 _SAMPLE_TEXT = "the river"
 _SAMPLE_COPIES = 4
+
+_T = TypeVar("_T")
 
 
 def make_recheck(
@@ -148,6 +150,11 @@ class Copies(NamedTuple):
     @property
     def ids(self) -> list[int]:
         return [token.id for token in (*self.as_ids, *self.as_text)]
+
+    def pair_with(self, for_ids: _T, for_text: _T) -> list[tuple[_T, list[Token]]]:
+        """Pair each group of tokens with what measures it. A group without tokens is left out."""
+        groups = [(for_ids, self.as_ids), (for_text, self.as_text)]
+        return [(measuring, tokens) for measuring, tokens in groups if tokens]
 
 
 def group_copies(encoder: Encoder, repaired_tokens: Mapping[Token, Strategy]) -> Copies:
@@ -395,10 +402,9 @@ class Recheck:
         )
         runner = Runner.in_memory(self.job.encoder, self.progress)
         curves: dict[int, list[float]] = {}
-        for stage, tokens in ((ids_stage, copies.as_ids), (text_stage, copies.as_text)):
-            if tokens:
-                # The column "below" holds the curve over the pairs of unrelated texts.
-                curves |= {row["token_id"]: row["below"] for row in runner(stage, tokens).to_dicts()}
+        for stage, tokens in copies.pair_with(ids_stage, text_stage):
+            # The column "below" holds the curve over the pairs of unrelated texts.
+            curves |= {row["token_id"]: row["below"] for row in runner(stage, tokens).to_dicts()}
         return curves
 
     def measure_ordinary_curve(self) -> list[float]:
@@ -439,13 +445,11 @@ class Recheck:
             return None
         runner = Runner.in_memory(self.job.encoder, self.progress)
         written_panel = replace(panel, carriers=panel.texts)
-        results: list[InDocuments | None] = []
-        for panel_of_tokens, tokens in ((panel, copies.as_ids), (written_panel, copies.as_text)):
-            if tokens:
-                result = measure_in_all_documents(
-                    panel_of_tokens, runner, tokens, self.job.settings, f"{self.name}: {which} in documents"
-                )
-                results.append(result)
+        name = f"{self.name}: {which} in documents"
+        results = [
+            measure_in_all_documents(panel_of_tokens, runner, tokens, self.job.settings, name)
+            for panel_of_tokens, tokens in copies.pair_with(panel, written_panel)
+        ]
         return join_documents(results)
 
     @cached_property
@@ -462,10 +466,10 @@ class Recheck:
         runner = Runner.in_memory(self.job.encoder, self.progress)
         ids_stage = self._stage
         text_stage = replace(ids_stage, name=f"{self.name}: text", carriers=tuple(self.plan.carriers))
-        results = []
-        for stage, tokens in ((ids_stage, copies.as_ids), (text_stage, copies.as_text)):
-            if tokens:
-                results.append(read_measurements(runner(stage, tokens)))
+        results = [
+            read_measurements(runner(stage, tokens))
+            for stage, tokens in copies.pair_with(ids_stage, text_stage)
+        ]
         return reduce(join_tokens, results)
 
 

@@ -186,9 +186,9 @@ def _predict_deviations(
 
 
 def _fit_weights(from_relatives: Rows, from_pieces: Rows, deviations: Rows) -> tuple[float, float]:
+    """Return the weights of relatives and pieces that fit the deviations best, neither of them negative."""
     from scipy.optimize import nnls
 
-    """Return the weights of relatives and pieces that fit the deviations best, neither of them negative."""
     # A prediction is zero for an entry without relatives or pieces.
     has_both = from_relatives.any(axis=1) & from_pieces.any(axis=1)
     if not has_both.any():

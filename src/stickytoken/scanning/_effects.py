@@ -31,7 +31,7 @@ from stickytoken.machine import digest
 from stickytoken.measurement.engine import Progress, ProgressCallback
 from stickytoken.methods.measures import Severity
 from stickytoken.methods.profile.estimates import read_effects
-from stickytoken.methods.statistics import TokenEffects
+from stickytoken.methods.statistics import Effects
 from stickytoken.scanning._search import Keeper, Tally
 from stickytoken.scanning._workers import KEPT_TEXT
 from stickytoken.scanning.results import EffectRecord
@@ -88,7 +88,7 @@ class EffectRequest(NamedTuple):
 
     kind: Effect
     encoder: IdReader
-    token_effects: TokenEffects | None  # pull and contraction of tokens; None if the run's method lacks them
+    token_effects: Effects | None  # pull and contraction of tokens; None if the run's method lacks them
     run_identity: str
     queries: Sequence[str] | None = None  # the user's queries; if None, first words of clean documents
     queries_from: str = ""  # source of the user's queries
@@ -446,7 +446,7 @@ def _count_below(similarities: Vectors, panel: Panel) -> NDArray[np.int64]:
 
 
 def predict_shifts(
-    vectors: Vectors, copies: Sequence[Mapping[int, int]], effects: TokenEffects, panel: Panel
+    vectors: Vectors, copies: Sequence[Mapping[int, int]], effects: Effects, panel: Panel
 ) -> Floats:
     """Predict how much copies change the mean similarity of documents to the queries.
 
@@ -485,7 +485,7 @@ def predict_shifts(
     return shifts
 
 
-def _find_target_point(copies: Mapping[int, int], effects: TokenEffects) -> Floats | None:
+def _find_target_point(copies: Mapping[int, int], effects: Effects) -> Floats | None:
     """Return the point toward which copies move a text, shape (d,); None if none of them has an effect.
 
     The vector of a text with one copy consists of the share 1 - k of the text and the share k of the token's

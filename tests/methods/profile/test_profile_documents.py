@@ -30,7 +30,7 @@ from stickytoken.methods.profile.documents import (
 )
 from stickytoken.methods.profile.rounds import make_plan
 from stickytoken.methods.runner import Runner
-from stickytoken.methods.statistics import TokenEffects
+from stickytoken.methods.statistics import Effects
 from stickytoken.search import ExactSearch
 from stickytoken.settings.profile import Measuring
 from stickytoken.unit_vectors import Similarity
@@ -174,9 +174,7 @@ def test_every_token_that_reaches_its_threshold_is_measured_in_all_documents(job
 def test_a_prediction_counts_the_pairs_that_the_linear_model_lifts_above_their_limit(job, panel):
     generator = np.random.default_rng(0)
     dimension = panel.search.queries.shape[1]
-    effects = TokenEffects(
-        np.arange(5), generator.uniform(0, 0.5, 5), 0.3 * generator.normal(size=(5, dimension))
-    )
+    effects = Effects(np.arange(5), generator.uniform(0, 0.5, 5), 0.3 * generator.normal(size=(5, dimension)))
     predicted = predict_push(effects, panel)
     for row in range(5):
         count = 0
@@ -193,9 +191,7 @@ def test_a_prediction_for_a_dot_product_takes_documents_to_keep_their_length(job
     vectors = panel.search.documents * generator.uniform(0.5, 2, (len(panel.search.documents), 1))
     search = ExactSearch(2 * panel.search.queries, vectors, Similarity.DOT)
     panel = replace(panel, search=search)
-    effects = TokenEffects(
-        np.arange(5), generator.uniform(0, 0.5, 5), 0.3 * generator.normal(size=(5, dimension))
-    )
+    effects = Effects(np.arange(5), generator.uniform(0, 0.5, 5), 0.3 * generator.normal(size=(5, dimension)))
     predicted = predict_push(effects, panel)
     for row in range(5):
         counts = {"with": 0, "without": 0}

@@ -34,7 +34,7 @@ from stickytoken.methods.measures import PUSH, hidden_share
 from stickytoken.methods.probes import Carrier, balanced, room_for, with_copies
 from stickytoken.methods.profile.records import DocumentsRecord
 from stickytoken.methods.runner import Runner
-from stickytoken.methods.statistics import TokenEffects
+from stickytoken.methods.statistics import Effects
 from stickytoken.search import COPIES, TOP, ExactSearch, ResultLimits, depth_of, push_ratios
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import Similarity
@@ -567,7 +567,7 @@ PREDICTABLE = (Similarity.COSINE, Similarity.DOT)
 _BLOCK_ROWS = 256
 
 
-def predict_push(effects: TokenEffects, panel: DocumentPanel) -> NDArray[np.float64]:
+def predict_push(effects: Effects, panel: DocumentPanel) -> NDArray[np.float64]:
     """Predict the push of each token from what its copies do to sentences, shape (T,).
 
     With copies, the similarity of a document to a query is (1 - k) times that without, plus the dot product

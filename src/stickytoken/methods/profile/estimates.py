@@ -23,7 +23,7 @@ from stickytoken.methods.probes import Floats
 from stickytoken.methods.profile.documents import InDocuments
 from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.verdict import RuleInputs
-from stickytoken.methods.statistics import Effects, RelativeEffects, TokenEffects, beyond_ordinary
+from stickytoken.methods.statistics import Effects, RelativeEffects, beyond_ordinary
 from stickytoken.settings.profile import ProfileSettings
 
 # If the variance of an effect over tokens is at most this fraction of its mean square, the effects differ
@@ -40,17 +40,20 @@ class RoundResults:
     """What one round measured for T tokens in K carriers.
 
     Attributes:
-        ids: token ids, ascending, shape (T,).
         effects: contraction and pull of each token, fitted to all carriers together.
         contractions: contraction of each token in each carrier, shape (T, K); NaN where it was not measured.
         copies_seen: number of copies that the tokenizer recognized in each text, shape (T, K); None if they
             were not counted.
     """
 
-    ids: Ids
     effects: Effects
     contractions: Floats
     copies_seen: NDArray[np.int64] | None = None
+
+    @property
+    def ids(self) -> Ids:
+        """The token ids, ascending, shape (T,)."""
+        return self.effects.ids
 
     def rows_of(self, ids: Ids) -> NDArray[np.intp]:
         """Return the row indices of the tokens with these ids, all of which the round must have measured."""
@@ -73,8 +76,11 @@ def read_measurements(rows: pl.DataFrame) -> RoundResults:
     """Convert the stored rows of a round, as `ProfileStage.measure_all` returns them, to sorted arrays."""
     ordered = rows.sort("token_id")
     return RoundResults(
-        ids=ordered["token_id"].to_numpy().astype(np.int64),
-        effects=Effects(ordered["contraction"].to_numpy(writable=True), _read_matrix(ordered, "pull")),
+        effects=Effects(
+            ids=ordered["token_id"].to_numpy().astype(np.int64),
+            contraction=ordered["contraction"].to_numpy(writable=True),
+            pull=_read_matrix(ordered, "pull"),
+        ),
         contractions=_read_matrix(ordered, "contractions").astype(np.float64),
         copies_seen=_read_matrix(ordered, "seen") if "seen" in ordered.columns else None,
     )
@@ -101,8 +107,7 @@ def join_tokens(first: RoundResults, second: RoundResults) -> RoundResults:
     if first.copies_seen is not None and second.copies_seen is not None:
         copies_seen = join(first.copies_seen, second.copies_seen)
     return RoundResults(
-        ids=ids[order],
-        effects=Effects(contraction, pull),
+        effects=Effects(ids[order], contraction, pull),
         contractions=join(first.contractions, second.contractions),
         copies_seen=copies_seen,
     )
@@ -358,7 +363,7 @@ def _main_axes(vectors: NDArray[Any], count: int) -> NDArray[np.float32]:
     return np.ascontiguousarray(main_axes.T, dtype=np.float32)
 
 
-def read_effects(path: Path) -> TokenEffects:
+def read_effects(path: Path) -> Effects:
     """Read the contraction and pull of every token from a run folder, as `write_effects` wrote them.
 
     Returns:
@@ -373,4 +378,4 @@ def read_effects(path: Path) -> TokenEffects:
         axes = folder.read_table(AXES_FILE, ("axis",))["axis"].to_numpy()
         pull = pull @ axes
     contraction = rows["contraction"].to_numpy().astype(np.float64)
-    return TokenEffects(rows["token_id"].to_numpy(), contraction, pull)
+    return Effects(rows["token_id"].to_numpy(), contraction, pull)

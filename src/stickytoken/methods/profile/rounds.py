@@ -61,7 +61,7 @@ from stickytoken.methods.profile.plan import (
 )
 from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.runner import Runner
-from stickytoken.methods.statistics import Effects, TokenEffects, carrier_contractions, fit_effects
+from stickytoken.methods.statistics import Effects, carrier_contractions, fit_effects
 from stickytoken.settings.profile import Measuring, ProfileSettings
 from stickytoken.unit_vectors import unit_vectors
 from stickytoken.vocabulary import CandidateTokenizer, special_tokens
@@ -405,7 +405,7 @@ def _choose_suspects(measured: MeasuredJob, panel: DocumentPanel, *, measure_all
     if panel.search.similarity in documents.PREDICTABLE:
         screened = measured.screened
         rows = screened.rows_of(ids)
-        effects = TokenEffects(ids, screened.effects.contraction[rows], screened.effects.pull[rows])
+        effects = Effects(ids, screened.effects.contraction[rows], screened.effects.pull[rows])
         suspects |= set(verdict.ids_of_largest(ids, predict_push(effects, panel), count))
     return random_ids | suspects
 
@@ -477,12 +477,12 @@ class ProfileStage:
             together; see `stickytoken.methods.statistics.Effects`.
         """
         with_copies = unit_vectors(vectors).reshape(len(tokens), len(self.carriers), -1)
-        effects = fit_effects(self.without_copies, with_copies)
-        pulls = effects.pull.astype(np.float16)
+        contraction, pull = fit_effects(self.without_copies, with_copies)
+        pulls = pull.astype(np.float16)
         contractions = carrier_contractions(self.without_copies, with_copies).astype(np.float32)
         return [
             {
-                "contraction": float(effects.contraction[index]),
+                "contraction": float(contraction[index]),
                 "contractions": contractions[index],
                 "pull": pulls[index],
             }
@@ -560,6 +560,6 @@ def read_corrected_measurements(rows: pl.DataFrame, stage: ProfileStage, encoder
     pull = effects.pull * mean_factors[:, None]
     return replace(
         measured,
-        effects=Effects(effects.contraction * mean_factors, pull.astype(effects.pull.dtype)),
+        effects=Effects(effects.ids, effects.contraction * mean_factors, pull.astype(effects.pull.dtype)),
         contractions=measured.contractions * factors,
     )
