@@ -30,7 +30,6 @@ class UnevenStage:
     """A stage with two texts of the first and the last token, and three of the second."""
 
     name = "uneven"
-    precision = None
     seen_vectors: dict[int, list[float]]
 
     def probes(self, token):

@@ -26,7 +26,6 @@ from stickytoken.encoders.protocol import require_words, similarity_of
 from stickytoken.encoders.roles import Role, in_role
 from stickytoken.insertion import Insertion, Placement, Probe, Token
 from stickytoken.intervals import Interval, Intervals, estimate_share
-from stickytoken.machine import Precision
 from stickytoken.measurement.engine import Progress, ProgressCallback
 from stickytoken.measurement.stages import RowValue
 from stickytoken.methods.base import Job, MethodSettings
@@ -248,7 +247,6 @@ class DocumentStage:
         queries: prepared vectors of the queries, shape (M, d).
         similarity: how the model compares vectors.
         limits: what each document must exceed to be a result of each query.
-        precision: precision to run the model in; if None, the model's own.
     """
 
     name: str
@@ -256,7 +254,6 @@ class DocumentStage:
     queries: NDArray[np.float64]
     similarity: Similarity
     limits: ResultLimits
-    precision: Precision | None = None
 
     @property
     def probes_per_token(self) -> int:
