@@ -15,7 +15,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations, zip_longest
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -289,9 +289,8 @@ def measure_packaged(encoder: Encoder, run: Run, tokens: list[Token], path: Path
         panel = encode_documents(job, record_as(run.plan, ProfilePlanRecord).documents, runner)
         if panel is None:
             refuse("the run has no documents")
-        stage = replace(panel.stage("documents", 0, len(panel.places)), precision=PRECISION)
-        rows = runner(stage, tokens, truncate=True)
-    is_wrong = [*stage.wrong_results(rows.sort("token_id")), panel.is_wrong_result]
+        results = panel.measure(runner, tokens, "documents", precision=PRECISION)
+    is_wrong = [*results.wrong_results, panel.is_wrong_result]
     packaged = np.stack([(of_token * panel.weights).sum(axis=0) for of_token in is_wrong])
     np.save(path, packaged)
     return packaged

@@ -24,7 +24,7 @@ from stickytoken.measurement.engine import ignore_progress
 from stickytoken.methods.base import Job
 from stickytoken.methods.profile.documents import choose_collection, encode_documents
 from stickytoken.methods.runner import Runner
-from stickytoken.scanning._effects import Effect, EffectPass, EffectRequest, PanelTexts
+from stickytoken.scanning._effects import EffectPass, EffectRequest, PanelTexts
 from stickytoken.scanning._search import Keeper
 from stickytoken.settings.prompting import Prompting
 from stickytoken.vocabulary import categorize
@@ -285,9 +285,7 @@ def test_an_audit_searches_with_query_vectors(run, library, collection):
 def test_effects_are_measured_with_query_vectors(library):
     documents = tiny.sentences(40)
     reference = [Document(number, str(number), text) for number, text in enumerate(documents)]
-    request = EffectRequest(
-        Effect.MEASURED, encoder_of_documents(library), token_effects=None, run_identity=""
-    )
+    request = EffectRequest(encoder_of_documents(library), run_identity="")
     panel = EffectPass(request, PanelTexts(TEXTS, reference, "these"), Keeper()).panel
     for vectors, encode, of in (
         (panel.queries, library.encode_query, TEXTS),

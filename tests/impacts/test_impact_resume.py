@@ -1,6 +1,5 @@
 """A measurement interrupted by a kill or an error, or continued on Ray, ends with the same results."""
 
-import numpy as np
 import pytest
 
 import engines
@@ -9,13 +8,9 @@ import planted
 from interrupted import finished, killed_again_and_again
 from naming import naming
 from stickytoken import open_impact
-from stickytoken.encoders.roles import Role
 from stickytoken.errors import InputError, RunError
-from stickytoken.impacts import impact
-from stickytoken.impacts._running import TaskRunner
+from stickytoken.impacts import _running, impact
 from stickytoken.impacts.results import TABLES
-from stickytoken.measurement import ResultFolder
-from stickytoken.measurement.engine import LocalEngine, ignore_progress
 from stickytoken.measurement.ray_engine import ray_engine
 
 pytestmark = pytest.mark.slow
@@ -55,16 +50,28 @@ def assert_same(folder, whole):
     for name in (*TABLES, "impact.md"):
         assert (folder / name).read_bytes() == (whole / name).read_bytes(), name
     assert [path.name for path in folder.rglob("*.tmp")] == []
-    assert list(folder.glob("vectors-*")) == []
+    assert list(folder.rglob("vectors-*")) == []
     ours, theirs = open_impact(folder).result, open_impact(whole).result
     assert ours.model_copy(update={"seconds": 0}) == theirs.model_copy(update={"seconds": 0})
+
+
+def shards_of_conditions(folder):
+    """Return the shards that a finished measurement keeps, as those without copies are removed."""
+    return {name: data for name, data in planted.shards_of(folder).items() if "vectors-" not in name}
 
 
 def test_a_measurement_that_is_killed_again_and_again_ends_with_the_same_bytes(bert_folder, whole, tmp_path):
     files.mixed_tasks(tmp_path / "tasks")
     folder = tmp_path / "impact"
     files_of_killed = killed_again_and_again(
-        files.measure_small, bert_folder, folder, kills=6, in_shards=4, further_shards=4, all_shards=SHARDS
+        files.measure_small,
+        bert_folder,
+        folder,
+        kills=6,
+        in_shards=4,
+        committed=shards_of_conditions,
+        further_shards=4,
+        all_shards=SHARDS,
     )
     assert 0 < len(files_of_killed) < SHARDS
     with pytest.raises(RunError, match=naming(folder)):
@@ -99,38 +106,19 @@ def test_a_later_session_encodes_nothing_again(encoder, options, tmp_path):
     assert_same(result.path, expected.path)
 
 
-def encrypted(content):
-    """Say in the directory of a ZIP archive that its first file is encrypted."""
-    offset = content.index(b"PK\x01\x02") + 8
-    return content[:offset] + b"\x01" + content[offset + 1 :]
-
-
-@pytest.mark.parametrize("damaged", [lambda content: content[:-30], encrypted], ids=["cut", "encrypted"])
-def test_damaged_vectors_are_computed_again(encoder, options, tmp_path, damaged):
-    arguments = options | {"tasks": options["tasks"][:1]}
+def test_texts_without_copies_are_kept_shard_by_shard(encoder, options, tmp_path, monkeypatch):
+    monkeypatch.setattr(_running, "_SHARD_TEXTS", 16)
+    arguments = options | {"tasks": [options["tasks"][2]]}  # retrieval, of queries and documents
+    first = files.Counting(encoder)
     with pytest.raises(engines.InterruptionError):
-        impact(encoder, progress=_AfterGroups(2), out=tmp_path / "out", **arguments)
-    (file,) = (tmp_path / "out").glob("vectors-*.npz")
-    file.write_bytes(damaged(file.read_bytes()))
-    result = impact(encoder, out=tmp_path / "out", **arguments)
-    assert result.scores.equals(impact(encoder, out=tmp_path / "alone", **arguments).scores)
-
-
-def test_stored_vectors_are_of_the_same_texts_and_role(encoder, tmp_path):
-    def clean(name, texts, role):
-        counting = files.Counting(encoder)
-        engine = LocalEngine(counting)
-        runner = TaskRunner(counting, files.FEW, (), engine, ResultFolder(tmp_path), ignore_progress)
-        vectors = runner.clean_vectors(name, texts, role).vectors
-        np.testing.assert_allclose(vectors, encoder.encode(texts), atol=1e-6)
-        return len(counting.seen)
-
-    texts = ["the river", "a stone"]
-    assert clean("task-x", texts, Role.QUERY) == 2
-    assert clean("task-x-query", ["a song", "the bird"], None) == 2
-    assert clean("task-x", texts, Role.QUERY) == 0
-    assert clean("task-x", ["a letter", "a stone"], Role.QUERY) == 2
-    assert clean("task-x", texts[:1], Role.QUERY) == 1
+        impact(first, progress=_AfterGroups(4), out=tmp_path / "out", **arguments)
+    second = files.Counting(encoder)
+    result = impact(second, out=tmp_path / "out", **arguments)
+    alone = files.Counting(encoder)
+    expected = impact(alone, out=tmp_path / "alone", **arguments)
+    assert first.seen
+    assert sorted(first.seen + second.seen) == sorted(alone.seen)
+    assert_same(result.path, expected.path)
 
 
 def test_neither_the_order_of_tasks_nor_ray_changes_a_number(encoder, options, tmp_path):

@@ -9,8 +9,9 @@ import pytest
 from naming import naming
 from stickytoken.errors import EncodingError
 from stickytoken.insertion import Token
-from stickytoken.measurement.engine import Shard
+from stickytoken.measurement.engine import LocalEngine, MemoryShards, Shard, ignore_progress
 from stickytoken.measurement.stages import UNANSWERED, TokenWork
+from stickytoken.measurement.texts import encode_in_shards
 
 TOKENS = (Token(1, "one"), Token(2, "two"), Token(3, "three"))
 # Texts of each token, with the number that stands for its vector; None where the server gives none.
@@ -30,7 +31,6 @@ class UnevenStage:
     """A stage with two texts of the first and the last token, and three of the second."""
 
     name = "uneven"
-    precision = None
     seen_vectors: dict[int, list[float]]
 
     def probes(self, token):
@@ -41,12 +41,16 @@ class UnevenStage:
         return {"mean": float(vectors.mean())}
 
 
-def computed(answers):
+def serve(answers):
     def encode(texts, *, allow_zero=False):
         values = [answers[text] for text in texts]
         return np.array([[np.nan if value is None else value] * 2 for value in values], np.float32)
 
-    encoder = SimpleNamespace(name="server", encode=encode)
+    return SimpleNamespace(name="server", encode=encode)
+
+
+def computed(answers):
+    encoder = serve(answers)
     stage = UnevenStage({})
     work = TokenWork(stage)
     prepared = work.prepare(Shard(0, TOKENS), encoder)
@@ -70,3 +74,17 @@ def test_a_missing_vector_is_the_mean_of_the_others_at_its_place_and_its_token_i
 def test_a_place_without_any_vector_is_an_error_that_names_a_text():
     with pytest.raises(EncodingError, match=naming("server", "'two at 2'")):
         computed(ANSWERS | {"two at 2": None})
+
+
+def test_a_text_without_a_vector_is_an_error_that_names_it_or_nan_if_that_is_allowed():
+    texts = list(ANSWERS)
+
+    def encode(**options):
+        engine = LocalEngine(serve(ANSWERS))
+        return encode_in_shards("texts", texts, engine, MemoryShards(), ignore_progress, **options)
+
+    with pytest.raises(EncodingError, match=naming("server", "'two at 1'")):
+        encode()
+    vectors = encode(shard_texts=2, allow_missing=True)
+    numbers = [np.nan if number is None else number for number in ANSWERS.values()]
+    np.testing.assert_array_equal(vectors, np.transpose([numbers, numbers]))

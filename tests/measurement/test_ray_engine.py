@@ -78,7 +78,6 @@ class DeadlyStage:
     deadly: int
     name: str = "deadly"
     probes_per_token: int = 1
-    precision: None = None
 
     def probes(self, token):
         return ["the river"]

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -19,7 +18,6 @@ import numpy as np
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
-from scipy.stats import spearmanr
 
 import planted
 import profiled
@@ -31,7 +29,6 @@ from stickytoken import Cleaner, load_encoder, open_run, open_scan, report, scan
 from stickytoken.cleaning import SpanKind, find_spans
 from stickytoken.errors import InputError, RunError
 from stickytoken.findings import sarif
-from stickytoken.methods.profile.estimates import read_effects
 from stickytoken.scanning import _effects, _search, _workers
 from stickytoken.scanning.results import scans_in
 from stickytoken.scanning.wording import RULES, basis, describe_findings, headline, scan_findings
@@ -136,7 +133,7 @@ def test_a_folder_of_something_else_is_refused_before_the_model_is_loaded(scanne
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "letter.txt").write_text("dear")
     with pytest.raises(RunError, match=naming(tmp_path / "own", "scan")):
-        scan(scanned_run, ["a text"], effect="measured", encoder="no/such/model", out=tmp_path / "own")
+        scan(scanned_run, ["a text"], effect=True, encoder="no/such/model", out=tmp_path / "own")
 
 
 def test_nothing_to_scan_and_wrong_options_are_errors(scanned_run, write):
@@ -186,12 +183,11 @@ def test_the_sample_depends_on_no_order_and_a_document_that_is_there_twice_is_dr
     texts = scanned.documents(340, range(1))
     shuffled = Random(0).sample(texts, len(texts))
     one, other = (
-        scan(scanned_run, order, encoder=encoder, effect="predicted").result.effect
-        for order in (texts, shuffled)
+        scan(scanned_run, order, encoder=encoder, effect=True).result.effect for order in (texts, shuffled)
     )
     assert one.spread == other.spread
     repeated = [*texts[:40], *[texts[39]] * 60]
-    result = scan(scanned_run, repeated, encoder=encoder, effect="predicted").result.effect
+    result = scan(scanned_run, repeated, encoder=encoder, effect=True).result.effect
     assert result.queries + result.reference == 39
 
 
@@ -202,7 +198,7 @@ def test_batches_end_at_a_number_of_documents_or_a_size(scanned_run, tmp_path, m
         assert len(list((tmp_path / name / "shards").iterdir())) == count
 
 
-# What copies do to documents: measured against the definition, and predicted
+# What copies do to documents, measured against the definition
 
 
 COUNTS = (2, 3, 4, 6, 8, 12, 16, 24)
@@ -230,12 +226,11 @@ def texts():
 
 @pytest.fixture(scope="module")
 def measured(scanned_run, encoder, texts):
-    return scan(scanned_run, texts, encoder=encoder, effect="measured", queries=QUERIES)
+    return scan(scanned_run, texts, encoder=encoder, effect=True, queries=QUERIES)
 
 
-@pytest.mark.parametrize("effect", ["measured", "predicted"])
-def test_stored_vectors_give_the_same_effects(effect, scanned_run, encoder, texts, tmp_path):
-    options = {"encoder": encoder, "effect": effect, "queries": QUERIES}
+def test_stored_vectors_give_the_same_effects(scanned_run, encoder, texts, tmp_path):
+    options = {"encoder": encoder, "effect": True, "queries": QUERIES}
     expected = scan(scanned_run, texts, **options)
     np.save(tmp_path / "vectors.npy", encoder.encode(texts))
     found = scan(scanned_run, texts, vectors=tmp_path / "vectors.npy", **options)
@@ -247,7 +242,7 @@ def test_only_the_cleaned_documents_are_encoded_besides_the_compared_ones(
 ):
     stored = encoder.encode(texts)
     steps = []
-    options = {"effect": "measured", "queries": QUERIES, "progress": steps.append}
+    options = {"effect": True, "queries": QUERIES, "progress": steps.append}
     scan(scanned_run, texts, encoder=encoder, vectors=stored, **options)
     assert steps[-1].sequences == len(PLANTED) + len(QUERIES) + 32 + len(PLANTED)
 
@@ -257,7 +252,7 @@ def test_effects_follow_the_vectors_of_the_documents_with_copies(scanned_run, en
     others = vectors.copy()
     # Less than what is refused.
     others[list(PLANTED)] += 0.03 * np.roll(vectors[list(PLANTED)], 1, axis=0)
-    options = {"encoder": encoder, "effect": "measured", "queries": QUERIES}
+    options = {"encoder": encoder, "effect": True, "queries": QUERIES}
     expected = scan(scanned_run, texts, vectors=others, out=tmp_path / "fresh", **options)
     scan(scanned_run, texts, vectors=vectors, out=tmp_path / "scan", **options)
     again = scan(scanned_run, texts, vectors=others, out=tmp_path / "scan", **options)
@@ -268,20 +263,17 @@ def test_vectors_that_do_not_fit_are_refused(scanned_run, encoder, texts):
     stored = encoder.encode(texts)
     options = {"encoder": encoder, "queries": QUERIES}
     with pytest.raises(InputError, match=naming(32)):
-        scan(scanned_run, texts, vectors=np.roll(stored, 1, axis=0), effect="measured", **options)
+        scan(scanned_run, texts, vectors=np.roll(stored, 1, axis=0), effect=True, **options)
     with pytest.raises(InputError, match=naming(len(texts) - 1, len(texts))):
-        scan(scanned_run, texts, vectors=stored[1:], effect="measured", **options)
+        scan(scanned_run, texts, vectors=stored[1:], effect=True, **options)
     with pytest.raises(InputError, match=naming("vectors", "effect")):
         scan(scanned_run, texts, vectors=stored)
 
 
-@pytest.mark.parametrize("effect", ["measured", "predicted"])
-def test_vectors_that_do_not_fit_only_the_documents_with_copies_are_refused(
-    scanned_run, encoder, texts, effect
-):
+def test_vectors_that_do_not_fit_only_the_documents_with_copies_are_refused(scanned_run, encoder, texts):
     # As if the index had been made after `clean`.
     stored = encoder.encode([CLEANER(text).strip() for text in texts])
-    options = {"encoder": encoder, "queries": QUERIES, "effect": effect}
+    options = {"encoder": encoder, "queries": QUERIES, "effect": True}
     with pytest.raises(InputError, match=naming(encoder.name, 32 + len(PLANTED))):
         scan(scanned_run, texts, vectors=stored, **options)
 
@@ -292,7 +284,7 @@ def test_vectors_that_do_not_fit_only_the_documents_with_copies_are_refused(
 def test_an_unusable_vector_is_refused_wherever_it_is(scanned_run, encoder, texts, place, value, queries):
     stored = encoder.encode(texts)
     stored[place] = value
-    options = {"encoder": encoder, "queries": queries, "effect": "measured"}
+    options = {"encoder": encoder, "queries": queries, "effect": True}
     with pytest.raises(InputError, match=naming(repr(str(place % len(texts))))):
         scan(scanned_run, texts, vectors=stored, **options)
 
@@ -314,12 +306,11 @@ def very_long(number, beginning=""):
 
 
 @pytest.mark.usefixtures("kept_text")
-@pytest.mark.parametrize("effect", ["measured", "predicted"])
-def test_long_documents_with_their_own_vectors_are_not_refused(scanned_run, encoder, texts, effect):
+def test_long_documents_with_their_own_vectors_are_not_refused(scanned_run, encoder, texts):
     texts = [very_long(number) if number % 2 and number not in PLANTED else text
              for number, text in enumerate(texts)]  # fmt: skip
     stored = encoder.encode(texts)
-    options = {"encoder": encoder, "queries": QUERIES, "effect": effect}
+    options = {"encoder": encoder, "queries": QUERIES, "effect": True}
     found = scan(scanned_run, texts, vectors=stored, **options)
     assert found.documents["effect"].null_count() == 0
     stored[::2] = np.roll(stored[::2], 1, axis=0)  # those that are compared
@@ -329,16 +320,15 @@ def test_long_documents_with_their_own_vectors_are_not_refused(scanned_run, enco
 
 @pytest.mark.usefixtures("kept_text")
 @pytest.mark.parametrize("has_vectors", [True, False])
-@pytest.mark.parametrize("effect", ["measured", "predicted"])
 def test_an_effect_on_a_document_that_was_not_kept_whole_is_not_measured(
-    scanned_run, encoder, texts, effect, has_vectors
+    scanned_run, encoder, texts, has_vectors
 ):
     # Its beginning gives another number than its whole, and copies may stand behind what was kept.
     early = very_long(1, scanned.copies(12))
     late = f"{very_long(2)} {scanned.copies(12)}"
     texts = [*texts, early, late]
     vectors = encoder.encode(texts) if has_vectors else None
-    options = {"encoder": encoder, "queries": QUERIES, "effect": effect}
+    options = {"encoder": encoder, "queries": QUERIES, "effect": True}
     finished = scan(scanned_run, texts, vectors=vectors, **options)
     assert finished.documents["effect"].is_null().to_list() == [False] * len(PLANTED) + [True] * 2
     assert (finished.result.effect.unread, finished.result.effect.nothing_left) == (2, 0)
@@ -355,7 +345,7 @@ def test_a_model_that_reads_less_than_was_kept_needs_no_whole_document(
     texts = [*texts, very_long(1, scanned.copies(12)), scanned.copies(LONG)]
     read = [text.ids[:24] for text in encoder.tokenize(texts)]
     vectors = encoder.encode_ids(read) if has_vectors else None
-    options = {"encoder": encoder, "queries": QUERIES, "effect": "measured"}
+    options = {"encoder": encoder, "queries": QUERIES, "effect": True}
     finished = scan(scanned_run, texts, vectors=vectors, **options)
     assert finished.documents["effect"].is_null().to_list()[-2:] == [False, True]
     assert (finished.result.effect.unread, finished.result.effect.nothing_left) == (0, 1)
@@ -395,55 +385,15 @@ def test_ranks_are_counted_among_clean_documents(measured, encoder, texts):
     assert row["moves_up"] == pytest.approx((passed >= 0.1).mean(), abs=0.03)
 
 
-def test_a_prediction_is_the_way_that_a_document_was_drawn(scanned_run, encoder, texts, tmp_path):
-    # Toward the mean of what the removed tokens draw texts to, as far as its own vector says.
-    run = open_run(shutil.copytree(scanned_run, tmp_path / "run"))
-    table = pl.read_parquet(run.path / "effects.parquet")
-    stronger = table.with_columns(pl.col("contraction") + 0.4)  # some erase nearly everything
-    stronger.write_parquet(run.path / "effects.parquet")
-    effects = read_effects(run.path)
-    texts = [*texts, f"{texts[0]} {scanned.copies()} {profiled.WORDS[1]} " + f"{profiled.WORDS[9]} " * 8]
-    found = scan(run, texts, encoder=encoder, effect="predicted", queries=QUERIES)
-    clean = [text for text in texts if not find_spans(text, scanned.RULES)]
-    center = units(encoder, clean).mean(axis=0)
-    queries = units(encoder, QUERIES).mean(axis=0)
-    mixtures = 0
-    for number, predicted in found.documents.select("number", "predicted").iter_rows():
-        text = texts[number]
-        whole_ids, rest = (
-            encoder.tokenize([text_form])[0].ids for text_form in (text, CLEANER(text).strip())
-        )
-        removed = Counter(whole_ids) - Counter(rest)
-        mixtures += len(removed) > 1
-        rows = [effects.ids.tolist().index(token_id) for token_id in removed]
-        contraction = np.minimum(effects.contraction[rows], 0.9)
-        shares = np.array(list(removed.values())) / (1 - contraction)
-        way = shares @ effects.pull[rows] / (shares @ contraction) - center
-        covered = np.clip((units(encoder, [text])[0] - center) @ way / (way @ way), 0, 1)
-        assert predicted == pytest.approx(covered * (way @ queries), abs=1e-5)
-    assert mixtures
-
-
-def test_a_prediction_needs_no_document_without_copies(measured, scanned_run, encoder, texts):
-    shifts = measured.documents.select("shift", "predicted")
-    agreement = measured.result.effect.agreement
-    assert spearmanr(shifts["shift"], shifts["predicted"]).statistic == pytest.approx(agreement)
-    alone = scan(scanned_run, texts, encoder=encoder, effect="predicted", queries=QUERIES)
-    np.testing.assert_allclose(alone.documents["predicted"], shifts["predicted"], atol=1e-6)
-    assert alone.documents["shift"].null_count() == len(PLANTED)
-    assert alone.result.effect.agreement is None
-    assert alone.documents["effect"].null_count() == 0
-
-
 def test_clean_documents_stand_for_queries_and_copies_alone_have_no_effect(scanned_run, encoder, texts):
-    scan_found = scan(scanned_run, [*texts, scanned.copies()], encoder=encoder, effect="measured")
+    scan_found = scan(scanned_run, [*texts, scanned.copies()], encoder=encoder, effect=True)
     effect = scan_found.result.effect
     assert (effect.queries, effect.reference, effect.nothing_left) == (48, 48, 1)
     assert says(effect.queries_from, "48 documents")
     last = scan_found.documents.to_dicts()[-1]
     assert (last["effect"], last["severity"]) == (None, None)
     assert scan_found.worst["number"][-1] == len(texts)
-    scan_found = scan(scanned_run, ["a text"], encoder=encoder, effect="measured")
+    scan_found = scan(scanned_run, ["a text"], encoder=encoder, effect=True)
     assert (scan_found.result.effect, scan_found.result.found) == (None, 0)
 
 
@@ -451,22 +401,20 @@ def test_clean_documents_stand_for_queries_and_copies_alone_have_no_effect(scann
 def test_another_similarity_of_the_model_is_noted_once(scanned_run, encoder, texts, declared, notes):
     encoder.model.similarity_fn_name = declared
     try:
-        found = scan(scanned_run, texts, encoder=encoder, effect="measured", queries=QUERIES)
+        found = scan(scanned_run, texts, encoder=encoder, effect=True, queries=QUERIES)
     finally:
         encoder.model.similarity_fn_name = "cosine"
     assert len(found.notes) == notes
     assert all("cosine" in note and declared in note for note in found.notes)
 
 
-@pytest.mark.parametrize("effect", ["measured", "predicted"])
-def test_copies_that_the_model_does_not_read_have_no_effect(scanned_run, encoder, texts, effect, monkeypatch):
+def test_copies_that_the_model_does_not_read_have_no_effect(scanned_run, encoder, texts, monkeypatch):
     monkeypatch.setattr(_effects, "content_limit", lambda _: 24)
     unread = f"{' '.join(texts[:3])} {scanned.copies(12)}"
     assert len(encoder.tokenize([" ".join(texts[:3])])[0].ids) > 24
-    found = scan(scanned_run, [*texts, unread], encoder=encoder, effect=effect)
+    found = scan(scanned_run, [*texts, unread], encoder=encoder, effect=True)
     last_row = found.documents.row(-1, named=True)
-    assert (last_row["number"], last_row["predicted"]) == (len(texts), 0)
-    assert last_row["shift"] == (0 if effect == "measured" else None)
+    assert (last_row["number"], last_row["shift"]) == (len(texts), 0)
 
 
 def test_effects_are_kept_until_what_they_rest_on_changes(scanned_run, encoder, texts, tmp_path):
@@ -475,20 +423,18 @@ def test_effects_are_kept_until_what_they_rest_on_changes(scanned_run, encoder, 
         scan(scanned_run, documents, encoder=encoder, out=tmp_path, progress=steps.append, **options)
         return [step.computed for step in steps if step.stage == "effects" and step.done]
 
-    assert computed(texts, effect="measured", queries=QUERIES) == [24]
-    assert computed(texts, effect="measured", queries=QUERIES) == [0]
-    assert computed(texts, effect="measured", queries=QUERIES[1:]) == [24]
+    assert computed(texts, effect=True, queries=QUERIES) == [24]
+    assert computed(texts, effect=True, queries=QUERIES) == [0]
+    assert computed(texts, effect=True, queries=QUERIES[1:]) == [24]
 
 
-def test_what_effects_need_is_said(scanned_run, encoder, texts, tmp_path):
+def test_what_effects_need_is_said(scanned_run, encoder, texts):
     other = load_encoder(profiled.planted_model(1, token=scanned.STICKY))
-    std = planted.detect_thirty(encoder, tmp_path / "std")
-    measured, predicted = ({"encoder": encoder, "effect": effect} for effect in ("measured", "predicted"))
+    measured = {"encoder": encoder, "effect": True}
     for run, documents, options, kind, saying in (
         (scanned_run, texts, {"effect": "guessed"}, InputError, naming("effect", "'guessed'")),
         (scanned_run, texts, {"queries": QUERIES}, InputError, naming("queries", "effect")),
         (scanned_run, texts[30:50], measured, InputError, naming(20)),
-        (std, texts, predicted, InputError, naming("std", "prediction")),
         (scanned_run, texts, measured | {"encoder": other}, RunError, naming(scanned_run, repr(other.name))),
     ):
         with pytest.raises(kind, match=saying):
@@ -520,8 +466,8 @@ def test_a_scan_by_rules_names_the_file_and_the_model(scanned_run, rules_file, t
 
 
 def test_effects_need_a_run(rules_file, texts):
-    with pytest.raises(InputError, match=naming(rules_file, "'measured'")):
-        scan(rules_file, texts, effect="measured")
+    with pytest.raises(InputError, match=naming(rules_file, "effect")):
+        scan(rules_file, texts, effect=True)
 
 
 def test_the_command_scans_by_rules_and_writes_only_on_request(rules_file, texts, write, tmp_path):
@@ -586,7 +532,7 @@ def test_progress_counts_documents_from_the_start(scanned_run):
 @pytest.mark.slow
 def test_progress_of_effects_counts_every_encoded_text(scanned_run, encoder, texts):
     steps = []
-    scan(scanned_run, texts, encoder=encoder, effect="measured", queries=QUERIES, progress=steps.append)
+    scan(scanned_run, texts, encoder=encoder, effect=True, queries=QUERIES, progress=steps.append)
     *_, last = [step for step in steps if step.stage == "effects"]
     clean_documents = len(texts) - 24
     assert last.sequences == 2 * 24 + len(QUERIES) + clean_documents

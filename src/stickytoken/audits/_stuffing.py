@@ -157,11 +157,9 @@ def measure_stuffed(job: AuditJob, tokens: Sequence[Token], panel: DocumentPanel
     weights_of = {token.id: panel.weights * queries.find_lacking(token)[:, None] for token in tokens}
     measurable = [token for token in tokens if (panel.is_wrong_result * weights_of[token.id]).any()]
     measurable.sort(key=lambda token: token.id)
-    stage = panel.stage(STUFFED, 0, len(panel.places))
-    rows = job.runner(stage, measurable, truncate=True).sort("token_id")
+    results = panel.measure(job.runner, measurable, STUFFED)
     answered = [row for row, token in enumerate(measurable) if token.id not in job.runner.unanswered]
     answered_tokens = [measurable[row] for row in answered]
-    wrong_results = stage.wrong_results(rows)[answered]
     key = [job.settings.seed, _SAMPLES_KEY]
 
     def push_ratio(is_wrong_result: NDArray[np.bool_], weights: NDArray[np.float64]) -> Interval[float]:
@@ -171,7 +169,7 @@ def measure_stuffed(job: AuditJob, tokens: Sequence[Token], panel: DocumentPanel
     topics = _choose_topics(panel, queries.topics)
     push = []
     by_topic = []
-    for token, is_wrong_result in zip(answered_tokens, wrong_results, strict=True):
+    for token, is_wrong_result in zip(answered_tokens, results.wrong_results[answered], strict=True):
         weights = weights_of[token.id]
         push.append(push_ratio(is_wrong_result, weights))
         for topic, is_of_topic in topics.items():
@@ -184,7 +182,7 @@ def measure_stuffed(job: AuditJob, tokens: Sequence[Token], panel: DocumentPanel
     if panel.is_answer.any():
         # A row has one entry for each pair of a query and a document that answers it.
         is_found = np.zeros((len(measurable), *panel.is_answer.shape), dtype=np.bool_)
-        is_found[:, panel.is_answer] = np.array(rows["found"].to_list(), dtype=np.bool_)
+        is_found[:, panel.is_answer] = results.found
         found = estimate_found(is_found[answered], panel.is_answer, confidence, key)
     return Stuffed(
         tokens=answered_tokens,

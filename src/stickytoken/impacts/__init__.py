@@ -24,7 +24,14 @@ from stickytoken.errors import InputError
 from stickytoken.impacts import _statistics, results, wording
 from stickytoken.impacts._editing import Condition, make_conditions
 from stickytoken.impacts._mteb import run_mteb_task
-from stickytoken.impacts._running import VECTORS, TaskRunner, make_stage_name, run_task
+from stickytoken.impacts._running import (
+    VECTORS,
+    TaskRunner,
+    find_role,
+    make_stage_name,
+    name_clean_stage,
+    run_task,
+)
 from stickytoken.impacts._statistics import Rows
 from stickytoken.impacts.results import NAMED, Impact, TaskRecord, TokenRecord, open_impact
 from stickytoken.insertion import Insertion, Side, Token
@@ -164,7 +171,7 @@ def _measure(
         paired_test = _statistics.paired_test(rows_by_table["effects"], runner.settings.seed)
     result = results.ImpactResultRecord(
         paired_test=paired_test,
-        sequences=folder.total_cost().sequences + runner.clean_sequences,
+        sequences=folder.total_cost().sequences,
         seconds=round(folder.seconds, 1),
         failed=measured.failed,
         tasks=measured.records,
@@ -176,8 +183,7 @@ def _measure(
     confirm_answers(runner.encoder)
     held.finish(finished)
     if not measured.failed:  # otherwise, the next session reads them again
-        for path in folder.path.glob(f"{VECTORS}*.npz"):
-            path.unlink(missing_ok=True)
+        folder.remove_stages(VECTORS)
 
 
 def _make_record(
@@ -230,16 +236,18 @@ _MTEB_TEXTS = 5_000
 def _count_texts_by_stage(
     tasks: Sequence[AnyTask], conditions: Sequence[Condition], settings: ImpactSettings
 ) -> dict[str, int]:
-    texts_by_stage = {}
+    texts_by_stage: dict[str, int] = {}
     for task in tasks:
         if isinstance(task, MtebTask):
             texts_by_stage[task.name] = len(conditions) * _MTEB_TEXTS
             continue
         edited_roles = task.edited(settings.side)
         edited = sum(len(texts) for role, texts in task.texts.items() if role in edited_roles)
-        clean = sum(len(texts) for texts in task.texts.values())
+        texts_by_stage[task.name] = len(conditions) * edited
         # Texts without copies are encoded once for all conditions.
-        texts_by_stage[task.name] = clean + len(conditions) * edited
+        for text_role, texts in task.texts.items():
+            clean_stage = name_clean_stage(task, find_role(task, text_role))
+            texts_by_stage[clean_stage] = texts_by_stage.get(clean_stage, 0) + len(texts)
     return texts_by_stage
 
 

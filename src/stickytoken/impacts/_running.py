@@ -1,21 +1,18 @@
-"""Run tasks under all conditions on an engine, and keep the vectors of texts without copies."""
+"""Run tasks under all conditions on an engine."""
 
 from __future__ import annotations
 
 import random
 import re
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-import stickytoken.measurement as store
 from stickytoken.data.metrics import Outcomes, RerankingTask, Task
 from stickytoken.data.tasks import AnyTask
 from stickytoken.encoders import protocol
@@ -32,18 +29,19 @@ from stickytoken.impacts._editing import (
 )
 from stickytoken.impacts.results import TaskRecord
 from stickytoken.insertion import Insertion, Probe
-from stickytoken.machine import digest
 from stickytoken.measurement import ResultFolder, engine as engines
 from stickytoken.measurement.engine import Shard
-from stickytoken.measurement.texts import encode_probes, tokenize_probes
+from stickytoken.measurement.texts import encode_in_shards, encode_probes, tokenize_probes
 from stickytoken.settings.impact import Edits, ImpactSettings
 from stickytoken.unit_vectors import Similarity
 
-# Number of inputs without copies that an engine encodes at a time.
-_SHARD_PROBES = 8192
+# Number of inputs without copies per shard. Sentences fill batches only if there are many of each length:
+# shards of 128 take 1.5 times as long.
+_SHARD_TEXTS = 1024
 # Shard column with the index of the unit that a row belongs to: a pair, query, text or document.
 UNIT = "unit"
-# Name prefix of the files that hold an unfinished measurement's vectors.
+# What the names of the stages begin with that encode inputs without copies. Their shards are kept until the
+# measurement is finished.
 VECTORS = "vectors-"
 
 
@@ -82,21 +80,6 @@ class CleanVectors:
         return np.stack([self.vectors[rows[probe]] if probe in rows else edited[probe] for probe in probes])
 
 
-@dataclass(frozen=True)
-class _Encoding:
-    """Encodes inputs without copies."""
-
-    name: str
-    role: Role | None
-
-    def prepare(self, shard: Shard[Probe], encoder: Encoder) -> Sequence[Probe]:
-        return tokenize_probes(in_role(encoder, self.role), shard.items)
-
-    def compute(self, prepared: Sequence[Probe], encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
-        vectors = encode_probes(in_role(encoder, self.role), prepared)
-        return [{"vectors": vectors}], len(prepared)
-
-
 # All repetitions of a condition are in one shard, because a session that resumed between two repetitions
 # would form different batches, which changes rounding.
 Group: TypeAlias = tuple[Condition, ...]
@@ -121,8 +104,6 @@ class TaskRunner:
         engine: computes the shards.
         folder: folder of the measurement.
         progress: called at every step.
-        clean_sequences: number of inputs without copies that this measurement has encoded so far, in all its
-            sessions. The shards don't count them.
     """
 
     encoder: protocol.WordEncoder
@@ -131,38 +112,6 @@ class TaskRunner:
     engine: engines.Engine
     folder: ResultFolder
     progress: engines.ProgressCallback
-    clean_sequences: int = 0
-
-    def clean_vectors(self, name: str, probes: Sequence[Probe], role: Role | None) -> CleanVectors:
-        """Encode inputs without copies, or read the vectors that an earlier session left in the folder.
-
-        Args:
-            name: name of the work that uses the vectors. The vectors are stored under it and the role.
-            probes: the inputs, which may contain duplicates.
-            role: the role of the texts.
-
-        Returns:
-            The vectors of the distinct inputs.
-        """
-        distinct = tuple(dict.fromkeys(probes))
-        self.clean_sequences += len(distinct)
-        # No name of a work contains a plus sign, so that no other work has this file.
-        stem = f"{VECTORS}{name}" if role is None else f"{VECTORS}{name}+{role}"
-        file = self.folder.path / f"{stem}.npz"
-        hash_of_inputs = digest([role, distinct])
-        stored = _read_vectors(file, hash_of_inputs)
-        if stored is not None:
-            return CleanVectors(distinct, stored)
-        starts = range(0, len(distinct), _SHARD_PROBES)
-        shards = [Shard(index, distinct[start : start + _SHARD_PROBES]) for index, start in enumerate(starts)]
-        computed = sorted(
-            self.engine.compute(_Encoding(stem, role), shards), key=lambda result: result.shard.index
-        )
-        vectors = np.concatenate([result.rows[0]["vectors"] for result in computed])
-        store.write_atomically(
-            file, lambda stream: np.savez(stream, vectors=vectors, encoded=np.array(hash_of_inputs))
-        )
-        return CleanVectors(distinct, vectors)
 
     def run(
         self, work: engines.Work[Condition, Any], units: int, columns: Sequence[str], title: str
@@ -198,17 +147,6 @@ class TaskRunner:
         return outcomes.reshape(-1, units, len(columns))
 
 
-def _read_vectors(file: Path, hash_of_inputs: str) -> NDArray[np.float32] | None:
-    """Return the vectors in a file, shape (n, d); None if it is damaged, or has those of other inputs."""
-    try:
-        # Open the file here, because NumPy does not close a damaged file that it has opened itself.
-        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as content:
-            is_of_inputs = str(content["encoded"]) == hash_of_inputs
-            return content["vectors"] if is_of_inputs else None
-    except (OSError, EOFError, ValueError, KeyError, RuntimeError, zipfile.BadZipFile):
-        return None
-
-
 @dataclass(frozen=True)
 class TaskWork(GroupWork):
     """Computes the outcomes of a task on edited texts."""
@@ -229,7 +167,7 @@ class TaskWork(GroupWork):
         for condition in prepared:
             vectors = {}
             for name, texts in self.texts.items():
-                role = _find_role(self.task, name)
+                role = find_role(self.task, name)
                 encoder_of_role = in_role(encoder, role)
                 copies = self.settings.copies if name in self.edited_roles else 0
                 if condition.draws_token and copies:
@@ -253,7 +191,7 @@ class TaskWork(GroupWork):
         return [fitted.as_probe(Insertion.TEXT) for fitted in fitted_texts]
 
 
-def _find_role(task: Task, name: str) -> Role | None:
+def find_role(task: Task, name: str) -> Role | None:
     return Role(name) if task.has_queries else None
 
 
@@ -302,15 +240,22 @@ def run_task(runner: TaskRunner, task: Task) -> tuple[NDArray[np.float64], TaskR
 
     inputs_by_role: dict[Role | None, list[Probe]] = {}
     for text_role, fitted_texts in fitted_by_role.items():
-        inputs = inputs_by_role.setdefault(_find_role(task, text_role), [])
+        inputs = inputs_by_role.setdefault(find_role(task, text_role), [])
         inputs += [fitted.as_probe(insertion) for fitted in fitted_texts]
-    # What follows may take long, so the task is shown before its first condition is measured.
-    condition_count = len(group_by_tokens(runner.conditions))
-    runner.progress(engines.Progress(task.name, done=0, total=condition_count))
-    clean = {
-        role_of_inputs: runner.clean_vectors(name, inputs, role_of_inputs)
-        for role_of_inputs, inputs in inputs_by_role.items()
-    }
+    clean = {}
+    for role_of_inputs, inputs in inputs_by_role.items():
+        distinct_inputs = tuple(dict.fromkeys(inputs))
+        vectors = encode_in_shards(
+            name_clean_stage(task, role_of_inputs),
+            distinct_inputs,
+            runner.engine,
+            runner.folder,
+            runner.progress,
+            role_of_inputs,
+            shard_texts=_SHARD_TEXTS,
+            allow_missing=True,  # as among texts with copies
+        )
+        clean[role_of_inputs] = CleanVectors(distinct_inputs, vectors)
     similarity = similarity_of(runner.encoder)
     work = TaskWork(name, task, fitted_by_role, edited_roles, settings, clean, similarity)
     outcomes = runner.run(work, task.units, task.columns, task.name)
@@ -355,3 +300,10 @@ def make_task_record(task: AnyTask, texts: int, edited: int, cut: int) -> TaskRe
 def make_stage_name(name: str) -> str:
     """Return the name under which the shards of a task are stored."""
     return "task-" + re.sub(r"[^A-Za-z0-9._]+", "-", name)
+
+
+def name_clean_stage(task: Task, role: Role | None) -> str:
+    """Return the name under which the vectors of a task's inputs without copies are stored, role by role."""
+    stage = f"{VECTORS}{make_stage_name(task.name)}"
+    # No name of a task contains a plus sign, so that no other task has this stage.
+    return stage if role is None else f"{stage}+{role}"

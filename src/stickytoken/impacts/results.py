@@ -11,7 +11,7 @@ from stickytoken.measurement import ResultFolder, resume
 from stickytoken.settings.impact import ImpactSettings
 from stickytoken.validation import file_path
 
-IMPACT_SCHEMA_VERSION = 3
+IMPACT_SCHEMA_VERSION = 4
 # Kind of a token that the user named but that no run calls sticky.
 NAMED = "named"
 

@@ -40,10 +40,6 @@ class Stage(Protocol):
     def probes_per_token(self) -> int:
         """Maximum number of texts that are encoded for a token."""
 
-    @property
-    def precision(self) -> Precision | None:
-        """Precision to run the model in; if None, the model's own."""
-
     def probes(self, token: Token) -> Sequence[Probe]:
         """Return the inputs to encode for a token, either all as texts or all as tuples of token ids."""
 
@@ -119,6 +115,7 @@ class TokenWork:
 
     Attributes:
         stage: defines which texts to encode, and what to compute from their vectors.
+        precision: precision to run the model in; if None, the model's own.
         truncate: whether texts that are too long for the model are truncated, as the model itself would do.
         carrier_texts: the texts of a token's probes, in order, without the copies. If there are any, it is
             counted how many copies the tokenizer recognizes in each probe: it may split a copy, or merge it
@@ -126,6 +123,7 @@ class TokenWork:
     """
 
     stage: AnyStage
+    precision: Precision | None = None
     truncate: bool = False
     carrier_texts: Sequence[str] = ()
 
@@ -162,7 +160,7 @@ class TokenWork:
         """
         stage = self.stage
         tokens = prepared.tokens
-        vectors = encode_probes(encoder, prepared.probes, stage.precision)
+        vectors = encode_probes(encoder, prepared.probes, self.precision)
         unanswered_texts = _fill_unanswered(vectors, prepared, encoder.name)
         measurements: Sequence[Mapping[str, Any]]
         if isinstance(stage, BatchStage):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,18 +65,21 @@ def encode_probes(
     return require_ids(encoder, "insertion 'ids' or a lower precision").at(precision).encode_ids(ids)
 
 
-# Number of texts per shard. Encoding one shard takes about 10 seconds on one core.
+# Default number of texts per shard. Encoding as many documents takes about 10 seconds on one core.
 _SHARD_TEXTS = 128
 # Column of a shard of texts, with the position of each text among all.
 _POSITION = "text"
 
 
-def _positions(shard: Shard[Probe]) -> list[int]:
-    first = shard.index * _SHARD_TEXTS
-    return list(range(first, first + len(shard.items)))
+# A text, with its position among all.
+_PlacedProbe: TypeAlias = tuple[int, Probe]
 
 
-_ROWS_OF_TEXTS: Rows[Probe] = Rows(
+def _positions(shard: Shard[_PlacedProbe]) -> list[int]:
+    return [position for position, _ in shard.items]
+
+
+_ROWS_OF_TEXTS: Rows[_PlacedProbe] = Rows(
     keys=_positions, column=_POSITION, size=lambda shard: len(shard.items), unit="texts"
 )
 
@@ -86,11 +89,13 @@ class TextWork:
     """Encodes texts of a role; the result has one row per text, with its position and its vector."""
 
     name: str
-    role: Role
+    role: Role | None
+    allow_missing: bool  # whether the vector of a text that a server does not encode is NaN, not an error
 
-    def prepare(self, shard: Shard[Probe], encoder: Encoder) -> tuple[list[int], Sequence[Probe]]:
+    def prepare(self, shard: Shard[_PlacedProbe], encoder: Encoder) -> tuple[list[int], Sequence[Probe]]:
         """Return the positions of the texts and the texts, as token ids if the encoder reads these."""
-        return _positions(shard), tokenize_probes(in_role(encoder, self.role), shard.items)
+        probes = [probe for _, probe in shard.items]
+        return _positions(shard), tokenize_probes(in_role(encoder, self.role), probes)
 
     def compute(
         self, prepared: tuple[list[int], Sequence[Probe]], encoder: Encoder
@@ -98,7 +103,7 @@ class TextWork:
         positions, probes = prepared
         vectors = encode_probes(in_role(encoder, self.role), probes)
         unanswered = np.flatnonzero(np.isnan(vectors[:, 0]))
-        if len(unanswered):
+        if len(unanswered) and not self.allow_missing:
             text = quote_text(str(probes[unanswered[0]]))
             raise EncodingError(f"{encoder.name}: the server gives no vector for the text {text}")
         rows = [
@@ -114,7 +119,10 @@ def encode_in_shards(
     engine: Engine,
     store: ShardStore,
     progress: ProgressCallback,
-    role: Role = Role.DOCUMENT,
+    role: Role | None = Role.DOCUMENT,
+    *,
+    shard_texts: int = _SHARD_TEXTS,
+    allow_missing: bool = False,
 ) -> NDArray[np.float32]:
     """Encode texts of a role shard by shard, but none that the store has from an interrupted session.
 
@@ -125,13 +133,17 @@ def encode_in_shards(
         store: keeps the shards.
         progress: called after every shard.
         role: what the texts are for.
+        shard_texts: number of texts per shard.
+        allow_missing: whether the vector of a text that a server does not encode is NaN, not an error.
 
     Returns:
         The vectors, shape (texts, d).
     """
+    placed_probes = list(enumerate(probes))
     shards = [
-        Shard(index, tuple(probes[first : first + _SHARD_TEXTS]))
-        for index, first in enumerate(range(0, len(probes), _SHARD_TEXTS))
+        Shard(index, tuple(placed_probes[first : first + shard_texts]))
+        for index, first in enumerate(range(0, len(probes), shard_texts))
     ]
-    tables = run_work(TextWork(name, role), shards, _ROWS_OF_TEXTS, engine, store, progress)
+    work = TextWork(name, role, allow_missing)
+    tables = run_work(work, shards, _ROWS_OF_TEXTS, engine, store, progress)
     return np.concatenate([np.array(table["vector"].to_list(), dtype=np.float32) for table in tables])

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from stickytoken.encoders.protocol import Encoder, quote_text
 from stickytoken.encoders.roles import Role
 from stickytoken.insertion import Probe, Token
+from stickytoken.machine import Precision
 from stickytoken.measurement.engine import (
     Engine,
     Item,
@@ -87,12 +88,13 @@ class Runner:
         stage: AnyStage,
         tokens: Sequence[Token],
         *,
+        precision: Precision | None = None,
         truncate: bool = False,
         carrier_texts: Sequence[str] = (),
     ) -> pl.DataFrame:
         """Run a stage and return one row per token. The other arguments are those of `TokenWork`."""
         shards = cut_into_shards(tokens, stage.probes_per_token, self.shard_probes)
-        work = TokenWork(stage, truncate, carrier_texts)
+        work = TokenWork(stage, precision, truncate, carrier_texts)
         table = pl.concat(self.run_work(work, shards, _ROWS_OF_TOKENS), how="diagonal")
         if UNANSWERED in table.columns:
             incomplete = table.filter(pl.col(UNANSWERED).is_not_null())

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.insertion import Placement, Probe, Token
-from stickytoken.machine import Precision
 from stickytoken.measurement.stages import RowValue
 from stickytoken.methods.base import Job, MethodSettings
 from stickytoken.methods.probes import Carrier, Floats, as_carriers, fitting_copies, with_copies, word_count
@@ -74,14 +73,12 @@ class SymptomStage:
         copies: the numbers of copies, excluding 0.
         panel: the similarities between the anchors and the carriers without copies.
         name: name of the stage.
-        precision: precision to run the model in; if None, the model's own.
     """
 
     carriers: tuple[Carrier, ...]
     copies: tuple[int, ...]
     panel: CarrierPanel
     name: str = "symptoms"
-    precision: Precision | None = None
 
     @property
     def probes_per_token(self) -> int:

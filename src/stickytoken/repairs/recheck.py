@@ -47,7 +47,7 @@ from stickytoken.methods.profile.estimates import (
 )
 from stickytoken.methods.profile.plan import choose_texts
 from stickytoken.methods.profile.records import ProfilePlanRecord
-from stickytoken.methods.profile.rounds import ProfileStage, Round, round_stage
+from stickytoken.methods.profile.rounds import ProfileStage, round_stage
 from stickytoken.methods.profile.texts import anchor_panel
 from stickytoken.methods.profile.verdict import RuleInputs, apply_rule
 from stickytoken.methods.runner import Runner
@@ -419,7 +419,7 @@ class Recheck:
         every_carrier = range(len(self.plan.carriers))
         settings = self.job.settings
         name = f"{self.name}: ids"
-        return round_stage(self.job.encoder, settings, self.plan, Round.CONFIRM, every_carrier, name)
+        return round_stage(self.job.encoder, settings, self.plan, every_carrier, name)
 
     @cached_property
     def _anchors(self) -> AnchorPanel:

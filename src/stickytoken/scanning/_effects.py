@@ -1,4 +1,4 @@
-"""What copies do to the documents that have them: their effect, measured or predicted from the run.
+"""The effect of copies on the documents that have them.
 
 An effect is the mean change of a document's similarity to some queries, in standard deviations of the
 similarities between these queries and clean documents.
@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
@@ -30,8 +28,6 @@ from stickytoken.loading import AnyModel
 from stickytoken.machine import digest
 from stickytoken.measurement.engine import Progress, ProgressCallback
 from stickytoken.methods.measures import Severity
-from stickytoken.methods.profile.estimates import read_effects
-from stickytoken.methods.statistics import Effects
 from stickytoken.scanning._search import Keeper, Tally
 from stickytoken.scanning._workers import KEPT_TEXT
 from stickytoken.scanning.results import EffectRecord
@@ -55,20 +51,17 @@ _MOVES_UP = 0.1
 # Minimum standard deviation of the clean documents' similarities. Below it, effects would be mere rounding
 # errors.
 _SMALLEST_SPREAD = 1e-6
-# The contraction of a token is the share of a text's meaning that its copies erase. Predictions divide by one
-# minus the contraction, so larger contractions are replaced by this value.
-_LARGEST_CONTRACTION = 0.9
 # Minimum shifts of a severe, a serious and a mild effect, in standard deviations of the similarities: a
 # large, a medium and half a medium effect (Cohen 1988).
 _SEVERE_SHIFT = 0.8
 SERIOUS_SHIFT = 0.5
 _MILD_SHIFT = 0.25
-# Minimum number of documents for a rank correlation between predicted and measured shifts.
-_FEWEST_RANKED = 10
 
+# Name under which the effects in a batch are stored.
+_STORED = "effects"
 # Columns of the document table that are determined for each batch, and the name under which a batch has the
 # number of documents whose effect depends on text that was not kept.
-_COLUMNS = ("shift", "rise", "moves_up", "predicted")
+_COLUMNS = ("shift", "rise", "moves_up")
 _UNREAD = "unread"
 
 Vectors: TypeAlias = NDArray[np.float32]
@@ -76,19 +69,10 @@ Floats: TypeAlias = NDArray[np.float64]
 TokenIds: TypeAlias = tuple[int, ...]
 
 
-class Effect(StrEnum):
-    """How the effect of copies on a document is determined."""
-
-    MEASURED = "measured"  # Each document is encoded with and without its copies.
-    PREDICTED = "predicted"  # Each document is encoded once, unchanged; the effect is computed from the run.
-
-
 class EffectRequest(NamedTuple):
     """Everything that is needed to determine effects, besides the documents."""
 
-    kind: Effect
     encoder: IdReader
-    token_effects: Effects | None  # pull and contraction of tokens; None if the run's method lacks them
     run_identity: str
     queries: Sequence[str] | None = None  # the user's queries; if None, first words of clean documents
     queries_from: str = ""  # source of the user's queries
@@ -98,7 +82,6 @@ class EffectRequest(NamedTuple):
 
 def request_effects(
     run: Run,
-    kind: Effect,
     encoder: AnyModel | None,
     queries: SentenceSource | None,
     vectors: VectorSource | StoredVectors | None,
@@ -106,15 +89,8 @@ def request_effects(
     """Load the model and read the queries.
 
     Raises:
-        InputError: the run lacks the measurements that a prediction needs, or queries or vectors cannot be
-            read.
+        InputError: queries or vectors cannot be read.
     """
-    token_effects = read_effects(run.path) if run.is_profile else None
-    if token_effects is None and kind is Effect.PREDICTED:
-        raise InputError(
-            f"{run.path} is a run of the method {run.record.method}, which does not measure what a "
-            "prediction needs: detect with --method profile, or measure the effects"
-        )
     query_texts: tuple[str, ...] | None = None
     queries_from = ""
     if queries is not None:
@@ -127,9 +103,7 @@ def request_effects(
     if similarity is not Similarity.COSINE:
         notes = (f"effects are changes of the cosine similarity; the model declares {similarity.value}",)
     return EffectRequest(
-        kind=kind,
         encoder=as_id_reader(loaded, "an effect"),
-        token_effects=token_effects,
         run_identity=run.record.identity,
         queries=query_texts,
         queries_from=queries_from,
@@ -190,7 +164,7 @@ class Panel(NamedTuple):
 
 @dataclass
 class EffectPass:
-    """Measures or predicts the effect of copies on the documents of a finished search."""
+    """Measures the effect of copies on the documents of a finished search."""
 
     request: EffectRequest
     panel_texts: PanelTexts
@@ -221,7 +195,6 @@ class EffectPass:
 
     def run(self, tally: Tally, progress: ProgressCallback) -> None:
         """Determine and store the effects in every batch that has no stored effects yet."""
-        kind = self.request.kind.value
         documents_done = 0
         documents_computed = 0  # in this call
         texts_encoded = 0
@@ -231,7 +204,7 @@ class EffectPass:
             if not findings:
                 continue
             key = self._key(batch_digest)
-            batch_effects = self.keeper.load(kind, index, key)
+            batch_effects = self.keeper.load(_STORED, index, key)
             if batch_effects is None:
                 if not documents_computed:
                     # The first call of `_determine_effects` also encodes the queries and the clean documents.
@@ -241,7 +214,7 @@ class EffectPass:
                     else:
                         texts_encoded += self._check_stored_vectors(self.request.vectors, tally)
                 batch_effects, texts_of_batch = self._determine_effects(findings)
-                self.keeper.save(kind, index, key, batch_effects, texts_of_batch)
+                self.keeper.save(_STORED, index, key, batch_effects, texts_of_batch)
                 documents_computed += len(findings)
                 texts_encoded += texts_of_batch
             documents_done += len(findings)
@@ -252,7 +225,7 @@ class EffectPass:
 
     def columns(self, index: int, batch_digest: str) -> dict[str, list[float | None]] | None:
         """Return the effects in a batch, one list for each of `_COLUMNS`; None if none are stored."""
-        stored = self.keeper.load(self.request.kind.value, index, self._key(batch_digest))
+        stored = self.keeper.load(_STORED, index, self._key(batch_digest))
         return None if stored is None else {name: stored[name] for name in _COLUMNS}
 
     def _key(self, batch_digest: str) -> str:
@@ -342,7 +315,7 @@ class EffectPass:
                 column[position] = None if math.isnan(value) else value
             batch_effects[name] = column
         batch_effects[_UNREAD] = are_read.tolist().count(False)
-        encodings_per_document = (request.vectors is None) + (request.kind is Effect.MEASURED)
+        encodings_per_document = 2 if request.vectors is None else 1
         return batch_effects, len(positions) * encodings_per_document
 
     def _compute_effects(
@@ -358,37 +331,27 @@ class EffectPass:
           over the queries.
         - ``moves_up``: share of queries for which the document overtakes at least a tenth of the clean
           documents.
-        - ``predicted``: the value of ``shift`` that is predicted from the run.
-
-        If effects are only predicted, the first three are unknown.
         """
         request = self.request
         panel = self.panel
-        effects = {name: np.full(len(findings), np.nan) for name in _COLUMNS}
         if not findings:
-            return effects
+            return {name: np.empty(0) for name in _COLUMNS}
         if request.vectors is None:
             vectors, are_usable = self._encode(with_copies)
         else:
             documents = [Document(finding["number"], finding["id"], finding["text"]) for finding in findings]
             vectors = unit_vectors(request.vectors.of(documents))
             are_usable = np.ones(len(documents), dtype=np.bool_)
-        forms = list(zip(with_copies, without, strict=True))
-        if request.token_effects is not None:
-            copies = [Counter(ids) - Counter(ids_without) for ids, ids_without in forms]
-            predicted = predict_shifts(vectors, copies, request.token_effects, panel)
-            # If all copies lie beyond the model's input limit, it reads the same with them and without.
-            is_unaffected = [ids == ids_without for ids, ids_without in forms]
-            effects["predicted"] = np.where(is_unaffected, 0.0, predicted)
-        if request.kind is Effect.MEASURED:
-            vectors_without, are_usable_without = self._encode(without)
-            are_usable &= are_usable_without
-            after = vectors @ panel.queries.T
-            before = vectors_without @ panel.queries.T
-            overtaken = (_count_below(after, panel) - _count_below(before, panel)) / len(panel.reference)
-            effects["shift"] = (after - before).mean(axis=1, dtype=np.float64)
-            effects["rise"] = overtaken.mean(axis=1)
-            effects["moves_up"] = (overtaken >= _MOVES_UP).mean(axis=1)
+        vectors_without, are_usable_without = self._encode(without)
+        are_usable &= are_usable_without
+        after = vectors @ panel.queries.T
+        before = vectors_without @ panel.queries.T
+        overtaken = (_count_below(after, panel) - _count_below(before, panel)) / len(panel.reference)
+        effects = {
+            "shift": (after - before).mean(axis=1, dtype=np.float64),
+            "rise": overtaken.mean(axis=1),
+            "moves_up": (overtaken >= _MOVES_UP).mean(axis=1),
+        }
         return {name: np.where(are_usable, values, np.nan) for name, values in effects.items()}
 
     def _encode(self, ids: Sequence[TokenIds]) -> tuple[Vectors, NDArray[np.bool_]]:
@@ -445,69 +408,6 @@ def _count_below(similarities: Vectors, panel: Panel) -> NDArray[np.int64]:
     return np.stack(counts_of_query, axis=1)
 
 
-def predict_shifts(
-    vectors: Vectors, copies: Sequence[Mapping[int, int]], effects: Effects, panel: Panel
-) -> Floats:
-    """Predict how much copies change the mean similarity of documents to the queries.
-
-    Copies of a token move the vector of every text toward the same point, the target point of the token,
-    which is the token's pull divided by its contraction (see `stickytoken.methods.statistics.Effects`). If a
-    document has copies of several tokens, the weighted mean of their target points is used. The run has
-    measured pull and contraction with short texts, so it does not tell how far copies move a long document.
-    The prediction assumes that a document without its copies would be at the mean of the clean documents. The
-    document's vector is projected onto the line from the mean of the clean documents to the target point; the
-    projection estimates how far the copies have moved the document.
-
-    Args:
-        vectors: unit vectors of the documents with their copies, shape (n, d).
-        copies: for each document, the number of its copies, keyed by token id.
-        effects: pull and contraction of the tokens.
-        panel: vectors of queries and clean documents.
-
-    Returns:
-        Changes of the mean cosine, shape (n,); NaN where no copied token has a measured effect.
-    """
-    clean_mean = panel.reference.mean(axis=0, dtype=np.float64)
-    mean_query = panel.queries.mean(axis=0, dtype=np.float64)
-    shifts = np.full(len(vectors), np.nan)
-    for position, copies_of_document in enumerate(copies):
-        target_point = _find_target_point(copies_of_document, effects)
-        if target_point is None:
-            continue
-        to_point = target_point - clean_mean
-        # Position of the document between the mean of the clean documents (0) and the target point (1).
-        covered = float(
-            np.clip((vectors[position] - clean_mean) @ to_point / (to_point @ to_point), 0.0, 1.0)
-        )
-        # The copies have moved the document by covered * to_point. Its mean cosine to the queries changes by
-        # the dot product of this movement and the mean query.
-        shifts[position] = covered * float(to_point @ mean_query)
-    return shifts
-
-
-def _find_target_point(copies: Mapping[int, int], effects: Effects) -> Floats | None:
-    """Return the point toward which copies move a text, shape (d,); None if none of them has an effect.
-
-    The vector of a text with one copy consists of the share 1 - k of the text and the share k of the token's
-    target point, where k is the contraction. So a copy has k / (1 - k) times the weight of the text, and n
-    copies have n times this weight: n * k / (1 - k). The target point is pull / k, so the product of weight
-    and target point is n * pull / (1 - k).
-    """
-    ids = np.array(sorted(copies), dtype=np.int64)
-    rows = np.searchsorted(effects.ids, ids)
-    last_row = len(effects.ids) - 1
-    is_measured = effects.ids[np.minimum(rows, last_row)] == ids
-    rows = rows[is_measured]
-    counts = np.array([copies[token_id] for token_id in ids[is_measured].tolist()])
-    contraction = np.minimum(effects.contraction[rows], _LARGEST_CONTRACTION)
-    scaled_copies = counts / (1 - contraction)
-    total_weight = float(scaled_copies @ contraction)
-    if total_weight <= 0:  # no token was measured, or the copies do not contract texts
-        return None
-    point: Floats = (scaled_copies @ effects.pull[rows].astype(np.float64)) / total_weight
-    return point
-
-
 def grade_effect(effect: float | None) -> Severity | None:
     """Return the grade of an effect in standard deviations; None if it is small or unknown."""
     if effect is None or math.isnan(effect) or effect < _MILD_SHIFT:
@@ -519,23 +419,14 @@ def grade_effect(effect: float | None) -> Severity | None:
 
 def describe_effects(effects: EffectPass, documents: pl.DataFrame) -> EffectRecord:
     """Return a record that describes how the effects on the documents with findings were determined."""
-    with_both_shifts = documents.select("shift", "predicted").drop_nulls()
-    is_measured = effects.request.kind is Effect.MEASURED
-    agreement = None
-    if is_measured and len(with_both_shifts) >= _FEWEST_RANKED:
-        correlation = pl.corr("shift", "predicted", method="spearman").fill_nan(None)
-        agreement = with_both_shifts.select(correlation).item()
     # An effect is unknown for one of two reasons: the model reads more of the document than was kept, or
     # nothing is left of it without its copies.
     unknown_effects = documents["effect"].null_count()
     return EffectRecord(
-        kind=effects.request.kind.value,
         queries=len(effects.panel_texts.queries),
         queries_from=effects.panel_texts.queries_from,
         reference=len(effects.panel_texts.reference),
         spread=effects.panel.spread,
-        agreement=agreement,
-        compared=len(with_both_shifts) if is_measured else 0,
         nothing_left=unknown_effects - effects.unread,
         unread=effects.unread,
         prompts=prompts_of(effects.request.encoder),

@@ -19,7 +19,7 @@ from stickytoken.measurement import resume
 from stickytoken.validation import file_path
 
 SCAN = "scan"
-SCAN_SCHEMA_VERSION = 4
+SCAN_SCHEMA_VERSION = 5
 DOCUMENTS_FILE = "documents.parquet"
 _SCAN_FILE = "scan.json"
 
@@ -41,7 +41,6 @@ SCHEMA: dict[str, Any] = {
     "shift": pl.Float64,
     "rise": pl.Float64,
     "moves_up": pl.Float64,
-    "predicted": pl.Float64,
     "effect": pl.Float64,
     "severity": pl.String,
     "matters": pl.Boolean,
@@ -62,13 +61,10 @@ class SourceRecord(resume.Record):
 class EffectRecord(resume.Record):
     """How the effects of copies were determined."""
 
-    kind: str = Field(description="measured or predicted")
     queries: int
     queries_from: str
     reference: int = Field(description="clean documents from which ranks and spread are computed")
     spread: float = Field(description="standard deviation of the similarities of queries and clean documents")
-    agreement: float | None = Field(description="Spearman correlation of predicted and measured shifts")
-    compared: int = Field(description="documents with a predicted and a measured shift")
     nothing_left: int = Field(description="documents without an effect, because they consist only of copies")
     unread: int = Field(
         description="documents without an effect, because the model reads more of them than a scan keeps"
@@ -139,7 +135,6 @@ class Scan:
       the queries.
     - ``moves_up``: The share of queries for which the document overtakes at least a tenth of the clean
       documents.
-    - ``predicted``: The value of ``shift`` that is predicted from the run.
     - ``effect``: The shift divided by the standard deviation of the similarities between queries and clean
       documents.
     - ``severity``: The grade of the effect: mild, serious or severe; null for a smaller effect.

@@ -27,7 +27,7 @@ from stickytoken.machine import available_cores, digest
 from stickytoken.measurement import resume
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.scanning import _effects
-from stickytoken.scanning._effects import Effect, EffectPass
+from stickytoken.scanning._effects import EffectPass
 from stickytoken.scanning._search import Keeper, Tally, search
 from stickytoken.scanning.results import (
     DOCUMENTS_FILE,
@@ -43,9 +43,8 @@ from stickytoken.scanning.results import (
 )
 from stickytoken.scanning.vectors import StoredVectors, VectorSource
 from stickytoken.scanning.wording import count_skipped
-from stickytoken.settings import field_type
 from stickytoken.settings.reading import ColumnChoice
-from stickytoken.validation import file_path, require_callable, whole_number
+from stickytoken.validation import file_path, require_callable, require_switch, whole_number
 
 # Part of a scan's identity. Increase this number when a change to the code alters or renames findings.
 _IDENTITY_VERSION = 4
@@ -63,7 +62,7 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
     words: Sequence[str] = (),
     allow: str | Path | None = None,
     known: str | Path | None = None,
-    effect: Effect | str | None = None,
+    effect: bool = False,
     queries: SentenceSource | None = None,
     vectors: VectorSource | StoredVectors | None = None,
     workers: int | None = None,
@@ -88,11 +87,9 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
         words: further words whose copies are findings, such as `Audit.words`.
         allow: file of words and special tokens that are no finding, one on each line.
         known: file of documents that are no finding, as ``scan --set write-known=FILE`` writes it.
-        effect: how the effects of copies are determined. ``measured`` encodes each document with findings
-            twice, with and without the copies. ``predicted`` encodes each document with findings once,
-            unchanged, and computes the effect of its copies from the run. If None, effects are not
-            determined.
-        queries: queries on which effects are determined. If None, the first words of clean documents are
+        effect: whether the effects of copies are measured. Each document with findings is then encoded twice,
+            with and without the copies.
+        queries: queries on which effects are measured. If None, the first words of clean documents are
             used.
         vectors: the vectors of the documents, if an index has them already, as in `stickytoken.audit`; for
             effects.
@@ -122,18 +119,18 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
     """
     began = wall_time.beginning()
     require_callable("progress", progress)
-    kind: Effect | None = None if effect is None else field_type(Effect).checked("effect", effect)
+    require_switch("effect", effect)
     for name, value in (("queries", queries), ("vectors", vectors)):
-        if kind is None and value is not None:
+        if not effect and value is not None:
             raise InputError(
                 f"{name} are given, but effect is not set, so they would not be used: set effect too, or "
                 f"leave {name} out"
             )
     processes = available_cores() if workers is None else whole_number("workers", workers, 1)
     origin = read_rules(run)
-    if origin.run is None and kind is not None:
+    if origin.run is None and effect:
         raise InputError(
-            f"effect is {kind.value!r}, but {origin.name} has only rules, and effects need a run: "
+            f"effect is set, but {origin.name} has only rules, and effects need a run: "
             "pass the run, or leave effect out"
         )
     columns = NamedColumns(column, id_column, source_column)
@@ -166,8 +163,8 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
         folder = store.ResultFolder(path, began)
     # Load the model and the queries before the search, so that an error in them is raised early.
     request = None
-    if origin.run is not None and kind is not None:
-        request = _effects.request_effects(origin.run, kind, encoder, queries, vectors)
+    if origin.run is not None and effect:
+        request = _effects.request_effects(origin.run, encoder, queries, vectors)
     keeper = Keeper()
     held = None
     with ExitStack() as stack:
@@ -258,8 +255,7 @@ def _tabulate(keeper: Keeper, tally: Tally, effects: EffectPass | None) -> pl.Da
     table = pl.DataFrame(rows, schema=SCHEMA)
     if effects is None:
         return table
-    shift = table["shift" if effects.request.kind is Effect.MEASURED else "predicted"]
-    effect = shift / effects.panel.spread
+    effect = table["shift"] / effects.panel.spread
     severity = pl.Series([_effects.grade_effect(value) for value in effect.to_list()], dtype=pl.String)
     return table.with_columns(effect=effect, severity=severity, matters=effect >= _effects.SERIOUS_SHIFT)
 

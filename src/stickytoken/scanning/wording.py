@@ -10,7 +10,7 @@ from stickytoken.cleaning import document_counts
 from stickytoken.cleaning.spans import SpanKind
 from stickytoken.data.documents import STDIN_COLLECTION
 from stickytoken.findings import STDIN_NAME, Finding, Level, Rule, place_of
-from stickytoken.scanning._effects import SERIOUS_SHIFT, Effect
+from stickytoken.scanning._effects import SERIOUS_SHIFT
 from stickytoken.scanning._workers import KEPT_TEXT
 from stickytoken.scanning.results import Scan
 from stickytoken.words import counted
@@ -25,15 +25,12 @@ def basis(scan: Scan) -> str | None:
     if effect is None:
         return None
     sentences = (
-        f"The effect is the {effect.kind} mean change that copies cause in a document's cosine similarity to "
+        f"The effect is the measured mean change that copies cause in a document's cosine similarity to "
         f"{effect.queries} queries ({effect.queries_from}). 1 SD is the standard deviation of the "
-        f"similarities between these queries and documents without findings ({effect.spread:.4f})."
+        f"similarities between these queries and documents without findings ({effect.spread:.4f}). "
+        "A document moves up for a query if its copies lift it past at least a tenth of the documents "
+        "without findings; the table gives the share of such queries."
     )
-    if effect.kind == Effect.MEASURED:
-        sentences += (
-            " A document moves up for a query if its copies lift it past at least a tenth of the documents "
-            "without findings; the table gives the share of such queries."
-        )
     if effect.unread:
         documents = counted(effect.unread, "document", "documents")
         sentences += (
@@ -61,9 +58,8 @@ def headline(scan: Scan) -> str:
         sentence += f"; {result.suspected:,}{more} {verb} only suspected"
     if result.matter is None or result.effect is None:
         return sentence
-    verb = "raise" if result.effect.kind == Effect.MEASURED else "are predicted to raise"
     shift = f"the mean similarity to the queries by {SERIOUS_EFFECT}"
-    return f"{sentence}; in {result.matter:,} of these, copies {verb} {shift}"
+    return f"{sentence}; in {result.matter:,} of these, copies raise {shift}"
 
 
 def source_table(scan: Scan, most: int) -> tuple[list[str], list[list[Any]]]:

@@ -126,7 +126,7 @@ def scan(
         words=opt.words_of_audit(audit, origin.run_identity),
         allow=allow,
         known=known,
-        effect="measured" if effect else None,
+        effect=effect,
         queries=queries,
         workers=workers,
     )
@@ -213,9 +213,6 @@ def _print_scan(scan: Scan, limit: int) -> None:
     if effect is not None:
         console.print_line(wording.basis(scan) or "")
         console.inform_notes(scan.notes)
-        if effect.agreement is not None:
-            compared = f"predicted and measured effects of {effect.compared} documents"
-            console.inform(f"note: {compared} have a rank correlation of {effect.agreement:.2f}")
         if effect.nothing_left:
             unmeasured = f"{effect.nothing_left} documents have no effect"
             console.inform(f"note: {unmeasured}: nothing is left without the copies")

@@ -15,7 +15,6 @@ from itertools import cycle
 from typing import NamedTuple
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from stickytoken.data import collect_sentences
@@ -117,6 +116,20 @@ def plan_documents(
     )
 
 
+class ResultsWithCopies(NamedTuple):
+    """Which of n documents are results of M queries when they have copies of T tokens.
+
+    Attributes:
+        ids: token ids, ascending, shape (T,).
+        wrong_results: whether each document is a wrong first result of each query, shape (T, M, n).
+        found: whether each pair of a query and the document that answers it is found, shape (T, pairs).
+    """
+
+    ids: NDArray[np.int64]
+    wrong_results: NDArray[np.bool_]
+    found: NDArray[np.bool_]
+
+
 @dataclass(frozen=True)
 class DocumentPanel:
     """A collection as the model encodes it, and the n documents that receive copies.
@@ -164,15 +177,34 @@ class DocumentPanel:
         """Whether each pair of a query and the document that answers it is found without copies."""
         return self.limits.found(self.similarities)
 
-    def stage(self, name: str, start: int, stop: int) -> DocumentStage:
-        """Return the stage that puts copies into the documents from ``start`` up to ``stop``."""
+    def measure(
+        self,
+        runner: Runner,
+        tokens: Sequence[Token],
+        stage_name: str,
+        start: int = 0,
+        stop: int | None = None,
+        precision: Precision | None = None,
+    ) -> ResultsWithCopies:
+        """Put copies of T tokens into the documents from ``start`` up to ``stop``, and search for them."""
         part = slice(start, stop)
-        return DocumentStage(
-            name=name,
+        stage = DocumentStage(
+            name=stage_name,
             carriers=self.carriers[part],
             queries=self.search.queries,
             similarity=self.search.similarity,
             limits=self.limits.of_documents(part),
+        )
+        # Copies that are written may take more tokens than documents have room for. A search index truncates
+        # such documents, too.
+        rows = runner(stage, tokens, precision=precision, truncate=True).sort("token_id")
+        packed = np.array(rows["wrong_results"].to_list(), dtype=np.uint8)
+        shape = stage.limits.is_answer.shape
+        bits = np.unpackbits(packed, axis=1, count=shape[0] * shape[1])
+        return ResultsWithCopies(
+            ids=rows["token_id"].to_numpy(),
+            wrong_results=bits.reshape(len(rows), *shape).astype(np.bool_),
+            found=np.array(rows["found"].to_list(), dtype=np.bool_),
         )
 
 
@@ -248,7 +280,6 @@ class DocumentStage:
         queries: prepared vectors of the queries, shape (M, d).
         similarity: how the model compares vectors.
         limits: what each document must exceed to be a result of each query.
-        precision: precision to run the model in; if None, the model's own.
     """
 
     name: str
@@ -256,7 +287,6 @@ class DocumentStage:
     queries: NDArray[np.float64]
     similarity: Similarity
     limits: ResultLimits
-    precision: Precision | None = None
 
     @property
     def probes_per_token(self) -> int:
@@ -276,13 +306,6 @@ class DocumentStage:
             "wrong_results": np.packbits(self.limits.wrong_results(similarities)).tolist(),
             "found": self.limits.found(similarities).astype(int).tolist(),
         }
-
-    def wrong_results(self, rows: pl.DataFrame) -> NDArray[np.bool_]:
-        """Unpack the column ``wrong_results`` of T rows, shape (T, M, n)."""
-        packed = np.array(rows["wrong_results"].to_list(), dtype=np.uint8)
-        shape = self.limits.is_answer.shape
-        bits = np.unpackbits(packed, axis=1, count=shape[0] * shape[1])
-        return bits.reshape(len(rows), *shape).astype(np.bool_)
 
 
 @dataclass(frozen=True)
@@ -314,24 +337,16 @@ def measure_in_all_documents(
     stage_name: str,
 ) -> InDocuments:
     """Measure tokens in all documents, whatever they do there."""
-    stage = panel.stage(stage_name, 0, len(panel.places))
-    rows = _run_stage(stage, tokens, runner)
-    found = np.array(rows["found"].to_list(), dtype=np.float64)  # shape (tokens, queries)
-    query_count = found.shape[1]
+    results = panel.measure(runner, tokens, stage_name)
+    token_count, query_count = results.found.shape
     return InDocuments(
-        ids=rows["token_id"].to_numpy(),
-        push=_estimate_push(stage.wrong_results(rows), panel, settings),
-        found=found.mean(axis=1) if query_count else np.full(len(rows), np.nan),
-        queries=np.full(len(rows), query_count),
-        documents=np.full(len(rows), len(panel.places)),
+        ids=results.ids,
+        push=_estimate_push(results.wrong_results, panel, settings),
+        found=results.found.mean(axis=1) if query_count else np.full(token_count, np.nan),
+        queries=np.full(token_count, query_count),
+        documents=np.full(token_count, len(panel.places)),
         found_without=float(panel.is_found.mean()),
     )
-
-
-def _run_stage(stage: DocumentStage, tokens: Sequence[Token], runner: Runner) -> pl.DataFrame:
-    # Copies that are written may take more tokens than documents have room for. A search index truncates such
-    # documents, too.
-    return runner(stage, tokens, truncate=True).sort("token_id")
 
 
 def _estimate_push(
@@ -398,12 +413,12 @@ def measure_in_documents(
     done = 0  # number of documents in which the remaining tokens have been measured
     counts = [count for count in DOCUMENT_COUNTS if count < len(panel.places)] + [len(panel.places)]
     for count in counts:
-        stage = panel.stage(f"{label}-{count}", done, count)
-        rows = _run_stage(stage, remaining, runner)
+        stage_name = f"{label}-{count}"
+        results = panel.measure(runner, remaining, stage_name, done, count)
         done = count
-        ids = rows["token_id"].to_list()
+        ids = results.ids.tolist()
         for token_id, is_wrong_result, is_found in zip(
-            ids, stage.wrong_results(rows), rows["found"].to_list(), strict=True
+            ids, results.wrong_results, results.found.astype(int).tolist(), strict=True
         ):
             wrong_results[token_id].append(is_wrong_result)
             found[token_id] += is_found
@@ -415,7 +430,7 @@ def measure_in_documents(
         }
         looks |= looks_of_step
         if announcer is not None:
-            announcer.announce(stage.name, looks_of_step)
+            announcer.announce(stage_name, looks_of_step)
         next_ids = _find_ids_that_may_push(looks_of_step, thresholds).union(ids_in_all)
         if done < _DOCUMENTS_FOR_DISPLAYED:
             largest_first = sorted(ids, key=lambda token_id: -looks[token_id].push.value)

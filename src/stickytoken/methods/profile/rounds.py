@@ -226,18 +226,21 @@ def _measure_in_carriers(
     job_ids = _list_judged_ids(job)
     pilot_ids = np.array(plan.pilots, dtype=np.int64)
 
-    def measure(step: Round, carriers: list[int], ids: Ids, stage_name: str = "") -> RoundResults:
-        stage = round_stage(job.encoder, job.settings, plan, step, carriers, stage_name)
+    def measure(
+        carriers: list[int], ids: Ids, stage_name: str, precision: Precision | None = None
+    ) -> RoundResults:
+        stage = round_stage(job.encoder, job.settings, plan, carriers, stage_name, precision)
         tokens_of_stage = [tokens[token_id] for token_id in ids.tolist()]
-        rows = runner(stage, tokens_of_stage, carrier_texts=stage.carrier_texts)
+        rows = runner(stage, tokens_of_stage, precision=precision, carrier_texts=stage.carrier_texts)
         return read_corrected_measurements(rows, stage, job.encoder)
 
     first_carriers = list(range(carriers_at_first(job)))
     other_carriers = list(range(len(first_carriers), len(plan.carriers)))
-    pilots = measure(Round.PILOT, first_carriers, pilot_ids)
+    pilots = measure(first_carriers, pilot_ids, Round.PILOT)
     screening_carriers = _choose_screening_carriers(job, plan, pilots)
     confirming_carriers = [carrier for carrier in first_carriers if carrier not in screening_carriers]
-    screened = measure(Round.SCREEN, screening_carriers, np.union1d(job_ids, pilot_ids))
+    screened_ids = np.union1d(job_ids, pilot_ids)
+    screened = measure(screening_carriers, screened_ids, Round.SCREEN, job.settings.screen_precision)
     measured = MeasuredJob(
         job=job,
         plan=plan,
@@ -251,7 +254,7 @@ def _measure_in_carriers(
         vector_deviations=vector_deviations,
     )
 
-    measure_batch = partial(measure, Round.CONFIRM, confirming_carriers)
+    measure_batch = partial(measure, confirming_carriers)
     # The pilots have already been measured in the confirming carriers.
     unconfirmed_ids = np.setdiff1d(job_ids, pilot_ids)
     if not confirm_all:
@@ -272,7 +275,7 @@ def _measure_in_carriers(
     may_reach = measures.confirmed & verdict.may_erase_enough(measures, job.settings)
     if other_carriers and may_reach.any():
         further_ids = np.union1d(job_ids[may_reach], pilot_ids)
-        further = measure(Round.CONFIRM, other_carriers, further_ids, f"{Round.CONFIRM}-further")
+        further = measure(other_carriers, further_ids, f"{Round.CONFIRM}-further")
         measured = replace(measured, confirmed=add_carriers(measured.confirmed, further))
     return measured
 
@@ -422,7 +425,6 @@ class ProfileStage:
         cells: placement and number of copies in each carrier.
         without_copies: unit vectors of the carriers without copies, shape (K, d).
         seed: seed of random placements.
-        precision: precision to run the model in; if None, the model's own.
         carrier_texts: the texts of the carriers if the copies that the tokenizer recognizes in each are to be
             counted; else empty.
     """
@@ -433,7 +435,6 @@ class ProfileStage:
     cells: tuple[Cell, ...]
     without_copies: NDArray[np.float32]
     seed: int
-    precision: Precision | None = None
     carrier_texts: tuple[str, ...] = ()
 
     @property
@@ -494,38 +495,35 @@ def round_stage(
     encoder: Encoder,
     settings: ProfileSettings,
     plan: ProfilePlanRecord,
-    step: Round,
     carrier_indices: Sequence[int],
-    name: str = "",
+    name: str,
+    precision: Precision | None = None,
 ) -> ProfileStage:
-    """Return the stage of a round for the given carriers of the plan.
+    """Return a stage that measures tokens in the given carriers of the plan.
 
     Args:
         encoder: the model.
-        settings: provides the insertion, the numbers of copies, the seed, and the precision of the screening
-            round.
+        settings: provides the insertion, the numbers of copies, and the seed.
         plan: provides the carriers.
-        step: the round. Only the screening round may run in a lower precision.
         carrier_indices: indices of the carriers in the plan.
-        name: name of the stage; if empty, the name of the round.
+        name: name of the stage.
+        precision: precision in which the stage will be run; if None, the model's own.
     """
     carriers = [plan.carriers[index] for index in carrier_indices]
-    precision = settings.screen_precision if step is Round.SCREEN else None
-    encoder_of_round = encoder
+    encoder_of_stage = encoder
     if precision is not None:
-        encoder_of_round = require_ids(encoder, f"screening in {precision}").at(precision)
+        encoder_of_stage = require_ids(encoder, f"screening in {precision}").at(precision)
     cell_of_carrier = cells(settings, len(plan.carriers))
     carrier_texts: tuple[str, ...] = ()
     if settings.inserted_as is Insertion.WORDS and not isinstance(encoder.tokenizer, CandidateTokenizer):
         carrier_texts = tuple(carriers)
     return ProfileStage(
-        name=name or step.value,
+        name=name,
         carriers=probes.as_carriers(encoder, settings.inserted_as, carriers),
         carrier_indices=tuple(carrier_indices),
         cells=tuple(cell_of_carrier[index] for index in carrier_indices),
-        without_copies=unit_vectors(encoder_of_round.encode(carriers)),
+        without_copies=unit_vectors(encoder_of_stage.encode(carriers)),
         seed=settings.seed,
-        precision=precision,
         carrier_texts=carrier_texts,
     )
 

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.insertion import Probe, Token
-from stickytoken.machine import Precision
 from stickytoken.measurement.stages import RowValue
 from stickytoken.methods import probes
 from stickytoken.methods.base import Job
@@ -150,7 +149,6 @@ class AloneStage:
 
     pairs: ScoringPairs
     name: str = "alone"
-    precision: Precision | None = None
     probes_per_token: int = 1
 
     def probes(self, token: Token) -> list[Probe]:
@@ -177,14 +175,12 @@ class ScoringStage:
         text_indices: indices of the texts to encode, keyed by token id.
         paths: random placement of copies in each pair's carrier, keyed by token id.
         name: name of the stage.
-        precision: precision to run the model in; if None, the model's own.
     """
 
     pairs: ScoringPairs
     text_indices: Mapping[int, Sequence[int]]
     paths: Mapping[int, Sequence[probes.Path]]
     name: str = "score"
-    precision: Precision | None = None
 
     @property
     def probes_per_token(self) -> int:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from stickytoken.data import SentencePair
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.insertion import Placement, Probe, Token, insert_as_ids, insert_as_text
-from stickytoken.machine import Precision
 from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods import probes
 from stickytoken.methods.base import Job
@@ -51,7 +50,6 @@ class ValidationStage:
         gaps_of: returns the gaps between words into which randomly placed copies of a token go: one path per
             pair, with the index of a gap for each copy.
         name: name of the stage.
-        precision: precision to run the model in; if None, the model's own precision.
     """
 
     settings: StdSettings
@@ -60,7 +58,6 @@ class ValidationStage:
     without_copies: NDArray[np.float32]
     gaps_of: PathsOf
     name: str = "validate"
-    precision: Precision | None = None
 
     @cached_property
     def _distinct_carriers(self) -> list[probes.Carrier]:
