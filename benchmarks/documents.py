@@ -433,6 +433,7 @@ def plant(out: Path, base: str, collections_: Sequence[JudgedCollection]) -> dic
     """
     import torch
 
+    out.mkdir(parents=True, exist_ok=True)
     ids: dict[str, list[int]] = {}
     model = Path(base)
     if base == MINILM:
