@@ -400,6 +400,7 @@ def compare_stored(
     order = np.random.default_rng([settings.seed, len(index.places), 2]).permutation(len(index.places))
     positions = sorted(order[:COMPARED].tolist())
     documents = [index.document_at(position) for position in positions]
+    # The documents as they were truncated for the model, in the form in which the index was encoded.
     probes = [index.fitted[position].as_probe(settings.inserted_as) for position in positions]
     vectors.require_model(
         vectors.of(documents),

@@ -65,7 +65,7 @@ class Answer(NamedTuple):
 
 
 def answer(audit: Audit) -> Answer:
-    """Say whether copies hide or push documents, in measurements or because documents have some now."""
+    """Say whether documents are moved by copies that they have already, or could be by those of a token."""
     is_moved = ~pl.col("suspected_only") & (pl.col("change") != 0)
     moved = len(audit.documents.filter(is_moved))
     if moved:
@@ -79,9 +79,9 @@ def answer(audit: Audit) -> Answer:
         return Answer(
             "Not now, but it can be", _describe_harm(audit, audit.sticky.row(0, named=True)), "serious"
         )
-    of_topics = _name_topics(audit)
-    if of_topics:
-        return Answer("For some queries", of_topics[0], "mild")
+    about_topics = _name_topics(audit)  # sentences on tokens that push for the queries of one topic
+    if about_topics:
+        return Answer("For some queries", about_topics[0], "mild")
     undecided = _name_undecided(audit)
     if undecided:
         return Answer("Perhaps", undecided[0], "mild")

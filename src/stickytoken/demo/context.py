@@ -164,6 +164,7 @@ class SharedModel:
         self._lock = threading.RLock()
         self.vocabulary: Vocabulary = categorize(encoder.tokenizer)
         available = self.vocabulary.available
+        # Tokens that the model can't take even alone: its embedding matrix has no row for them.
         self._unread = frozenset(token.id for token in available if not encoder.fits((token.id,)))
         # Keeps the last few runs that visitors asked for.
         self._evidence_measurer = lru_cache(4)(self._make_evidence_measurer)

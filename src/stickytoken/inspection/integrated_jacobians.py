@@ -155,10 +155,10 @@ class _Path:
     def integrate(
         self, directions: torch.Tensor, rule: Rule, width: int, watch: Watch | None = None
     ) -> torch.Tensor:
-        """Integrate the vector's derivative in each direction along the path, shape (directions, width).
+        """Integrate the derivative of the vector along the path from the reference to the text.
 
-        The integral is a weighted sum over the integration points of the derivatives that `_differentiate`
-        returns, which are those of the vector after its division by `divisor` or by its own length.
+        The vector is divided by `divisor` or, without one, by its own length. The integral is a weighted sum
+        of derivatives at the integration points, one for each direction; shape (directions, width).
 
         Args:
             directions: Directions in embedding space, shape (directions, T, D).

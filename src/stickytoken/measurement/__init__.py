@@ -498,6 +498,7 @@ def _parquet(frame: pl.DataFrame, metadata: dict[str, str] | None = None) -> byt
 def _read_shard(path: Path) -> pl.DataFrame | None:
     try:
         content = path.read_bytes()
+        # The seal, a marker and a hash of all other bytes, stands before the Parquet footer.
         start = content.rfind(_SEAL)
         end = start + len(_SEAL) + hashlib.sha256().digest_size
         seal = _SEAL + hashlib.sha256(content[:start] + content[end:]).digest()

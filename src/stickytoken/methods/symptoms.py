@@ -96,9 +96,9 @@ class SymptomStage:
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> dict[str, RowValue]:
         """Compute a token's curves from the vectors of its probes.
 
-        The curve ``below`` averages over the unrelated pairs, and the curve ``above`` over all other pairs. A
-        curve is a list with one mean for 0 copies, followed by one for each number in ``copies``. The list is
-        empty if there are no pairs to average over.
+        A curve has the mean similarity of carriers to anchors without copies, followed by one for each number
+        in ``copies``: ``below`` of unrelated pairs (those less similar than the model's mean), ``above`` of
+        all others. It is empty if there are no such pairs.
         """
         return self._average_similarities(self._compute_similarities(vectors))
 

@@ -205,8 +205,8 @@ def result_table(rule: RuleSettings, tokens: pl.DataFrame, documents: int | None
     is left out for a token that was not measured in all ``documents`` that receive copies.
 
     The vector is "unusual" or empty. The verdict includes the severity of a flagged token. For an unflagged
-    token that was measured in the confirming carriers, it includes the first interval that reaches the
-    token's threshold, such as "benign, 39% to 42%".
+    token that was measured in the confirming carriers, it includes the first interval whose upper end
+    reaches the token's threshold, such as "benign, 39% to 42%": the verdict was close.
     """
     shown_rows = []
     for row in tokens.iter_rows(named=True):

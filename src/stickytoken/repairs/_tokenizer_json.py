@@ -345,6 +345,7 @@ class EditableVocabulary:
         if not self._renaming_is_safe or self._document.get("pre_tokenizer") is None:
             return False
         steps = {key: self._document.get(key) for key in ("normalizer", "pre_tokenizer")}
+        # Without a vocabulary, a tokenizer gives one id for each word.
         splits_words = len(_make_tokenizer(steps).encode("one two three").ids) == 3
         # `without` renames the entries that no merge produces. None of these entries may be an input of a
         # merge, because a merge names its inputs by their old names.

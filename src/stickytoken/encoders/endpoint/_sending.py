@@ -189,9 +189,10 @@ class Sender:
         return self.client.request(texts, reserved, counts_tokens=self.counts_tokens, attempts=attempts)
 
     def _require_other_answer(self, since: float, access_error: ModelError | None) -> None:
-        """Check that the server answers other texts than those of a request that it did not answer.
+        """After a request failed, check that only its texts are to blame, and not the server.
 
-        Unless it has answered any request after `since`, the control text is sent.
+        Unless the server has answered any request after `since`, it is sent a control text. If it fails on
+        that too, ``access_error`` is raised, which the failed request suggested (such as a wrong key).
 
         Raises:
             ModelError: the server refuses every text, or fails for longer than the option `patience` allows.

@@ -100,7 +100,8 @@ def plan_documents(
     order = balanced(collection.kinds, len(collection.kinds), [job.settings.seed, _DOCUMENTS_KEY])
     allowed = [index for index in order if is_allowed is None or is_allowed(collection.documents[index])]
     chosen = allowed[: DOCUMENT_COUNTS[-1]]
-    indexed = None
+    indexed = None  # the documents to search; None for all
+    # For a few tokens, encoding the whole collection would cost more than measuring them.
     if measures_few_tokens(job) and _LEAST_DOCUMENTS <= len(chosen) < len(collection.documents):
         indexed = sorted(chosen)
     searched = len(collection.documents) if indexed is None else len(indexed)

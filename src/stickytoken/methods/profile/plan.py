@@ -229,9 +229,11 @@ def choose_texts(
 
 
 def _require_spelled_tokens(job: Job[ProfileSettings]) -> None:
+    # Special tokens are measured in every run, whether the user named them or not.
     special = special_tokens(job.vocabulary, job.encoder.tokenizer)
-    named = [token for token in job.tokens if token not in special]
-    if named and all(token.id in job.vocabulary.unspelled for token in named):
+    ordinary = [token for token in job.tokens if token not in special]
+    # If only some are misread, the others can be measured.
+    if ordinary and all(token.id in job.vocabulary.unspelled for token in ordinary):
         raise InputError(
             "in a text, the tokenizer reads copies of these tokens as other vocabulary entries: name other "
             "tokens"

@@ -298,7 +298,11 @@ class ScoringState:
 
     @property
     def upper_bounds(self) -> Floats:
-        """Upper bound of each token's score; the score itself if all distances of the token are known."""
+        """Upper bound of each token's score, by which tokens are skipped that can't be among the best.
+
+        It is the mean of the bounds of all series (a sentence pair with copies in one placement), weighted
+        by placement, and the score itself if all distances of the token are known.
+        """
         upper_bounds: Floats = self.series_bounds @ self._pairs.weights
         return upper_bounds
 
