@@ -289,7 +289,7 @@ def measure_packaged(encoder: Encoder, run: Run, tokens: list[Token], path: Path
         panel = encode_documents(job, record_as(run.plan, ProfilePlanRecord).documents, runner)
         if panel is None:
             refuse("the run has no documents")
-        results = panel.measure(runner, tokens, "documents", precision=PRECISION)
+        results = panel.measure(runner, tokens, "documents with copies", precision=PRECISION)
     is_wrong = [*results.wrong_results, panel.is_wrong_result]
     packaged = np.stack([(of_token * panel.weights).sum(axis=0) for of_token in is_wrong])
     np.save(path, packaged)
