@@ -101,7 +101,7 @@ def _describe_measures(row: Mapping[str, Any]) -> str:
         low = row.get(f"{measure.key}_low")
         high = row.get(f"{measure.key}_high")
         if low is not None and high is not None:
-            fact += f" ({comparisons.shown_interval(measure, low, high)})"
+            fact += f" ({measure.interval(low, high)})"
         facts.append(fact)
     return ", ".join(facts)
 

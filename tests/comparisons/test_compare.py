@@ -19,7 +19,7 @@ import stickytoken
 from hostile import HOSTILE, assert_harmless
 from naming import naming, says
 from report_pages import Page
-from stickytoken import compare, load_encoder, open_run
+from stickytoken import compare, comparisons, load_encoder, open_run
 from stickytoken.comparisons import Answer, ComparedNumber, published
 from stickytoken.comparisons.published import (
     beside_run,
@@ -31,6 +31,7 @@ from stickytoken.comparisons.published import (
 )
 from stickytoken.errors import InputError
 from stickytoken.measurement import ResultFolder
+from stickytoken.methods.measures import ERASED, PUSH
 from stickytoken.repairs.records import REPAIR_FILE
 from stickytoken.reports._comparison import finding
 from stickytoken.validation import markdown
@@ -90,6 +91,13 @@ def test_the_worst_token_has_its_interval(run, clean):
         assert first[f"{measure}{end}"] == row[f"{measure}{end}"]
     assert second[measure] == clean.tokens.filter("confirmed")[measure].max()
     assert second[f"{worst}_severity"] is None
+
+
+def test_an_interval_just_below_a_threshold_does_not_seem_to_reach_it():
+    worst = comparisons.WorstToken(5, "!", "benign", None, 0.45, 0.396, 0.504)
+    assert comparisons.shown_value(ERASED, worst) == "45% (39% to 51%)"
+    worst = comparisons.WorstToken(5, "!", "benign", None, 1.7, 1.46, 1.94)
+    assert comparisons.shown_value(PUSH, worst) == "1.7× (1.4 to 2.0×)"
 
 
 def test_the_numbers_are_those_of_the_runs(run, clean):

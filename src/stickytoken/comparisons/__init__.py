@@ -24,7 +24,7 @@ from stickytoken.methods.measures import ERASED, MEASURES, PUSH, Measure
 from stickytoken.repairs.records import finished_repair, repairs_in
 from stickytoken.settings.profile import PRECISION_SETTINGS
 from stickytoken.validation import list_of
-from stickytoken.words import listed, quoted
+from stickytoken.words import interval, listed, quoted
 
 __all__ = ["Comparison", "compare"]
 
@@ -744,15 +744,7 @@ def shown_value(measure: Column, worst: WorstToken | None) -> str:
     value = measure.text(worst.value)
     if worst.low is None or worst.high is None:
         return value
-    return f"{value} ({shown_interval(measure, worst.low, worst.high)})"
-
-
-def shown_interval(measure: Column, low: float, high: float) -> str:
-    """Return the interval of a measure as text, such as ``0.5 to 0.7 SD``."""
-    start = measure.text(low)
-    if measure.unit != "%":
-        start = start.removesuffix(measure.unit).rstrip()
-    return f"{start} to {measure.text(high)}"
+    return f"{value} ({interval(worst.low, worst.high, measure.digits or 0, measure.unit)})"
 
 
 def shown_share(compared: ComparedRun) -> str:

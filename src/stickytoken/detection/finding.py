@@ -77,6 +77,7 @@ def find_run(
     identity = encoder.identify()
     for path, record in candidates.items():
         if model_difference(record, identity) == []:
+            _require_same_answers(encoder)
             return FoundRun(open_run(path), encoder, notes)
     if encoder.device == "endpoint":
         raise _no_run_of_endpoint(encoder.name, runs)
@@ -117,12 +118,16 @@ def _run_of_endpoint(model: str, runs: Path, candidates: Mapping[Path, RunRecord
         if record.model.name != model:
             continue
         encoder = load_recorded(record)
-        is_same = model_difference(record, encoder.identify()) == []
-        if is_same and isinstance(encoder, EndpointEncoder):
-            # The identity comes from cached answers, so check that the server still gives these answers.
-            encoder.require_same_model()
+        if model_difference(record, encoder.identify()) == []:
+            _require_same_answers(encoder)
             return open_run(path), encoder
     raise _no_run_of_endpoint(model, runs)
+
+
+def _require_same_answers(encoder: Encoder) -> None:
+    # The identity of a model behind an endpoint comes from cached answers. The server may give others by now.
+    if isinstance(encoder, EndpointEncoder):
+        encoder.require_same_model()
 
 
 def _no_run_of_endpoint(model: str, runs: Path) -> InputError:

@@ -23,8 +23,6 @@ from stickytoken.impacts.results import NAMED, PairedTestRecord, TokenRecord
 from stickytoken.intervals import Interval, bootstrap_samples, combine, contrast_intervals, present, resampled
 from stickytoken.settings.impact import ImpactSettings
 
-# Number of search results that a user is assumed to look at.
-TOP = 10
 # If there are at most this many ways to choose one member from every set, the test enumerates all of them.
 # Otherwise, it draws `_RANDOM_CHOICES` of them at random.
 _MOST_ENUMERATED = 10_000

@@ -185,7 +185,7 @@ def find_written_tokens(encoder: Encoder, tokens: Sequence[Token]) -> list[Token
         of them when they are glued together. A token whose copies are separate words has its text without the
         surrounding spaces.
     """
-    # `stickytoken.vocabulary.written` tries ATTACHED instead, which leaves the last word of a text whole. A
+    # `vocabulary.choose_joinings` tries ATTACHED instead, which leaves the last word of a text whole. A
     # recheck wants every copy to be read: with GLUED, the tokenizer reads even the first copy of a token that
     # continues a word.
     as_words = [Token(token.id, token.text.strip(), Joining.WORDS) for token in tokens]

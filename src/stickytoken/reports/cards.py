@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from stickytoken.comparisons import shown_interval
+from stickytoken import words
 from stickytoken.methods import Column, wording
 from stickytoken.methods.measures import PUSH, Measure
 from stickytoken.reports.content import RunContent
@@ -189,7 +189,7 @@ def _make_card_measure(
     measure = CardMeasure(title=column.title, value=column.text(value), interval="", threshold="", strip=None)
     if low is None or high is None:
         return measure
-    measure = replace(measure, interval=shown_interval(column, low, high))
+    measure = replace(measure, interval=words.interval(low, high, column.digits or 0, column.unit))
     if threshold is None:
         return measure
     strip = Strip(
