@@ -53,7 +53,7 @@ check: $(DEV_STAMP) docs ## run ruff and mypy, and build the documentation
 docs: $(DEV_STAMP) ## build the documentation in build/docs; a dead link is an error
 	$(BIN)/python website/build.py
 
-test: $(DEV_STAMP) ## run the tests (about 11 minutes of processor time)
+test: $(DEV_STAMP) ## run the tests (about 20 minutes of processor time)
 	$(BIN)/python -m pytest $(PARALLEL) -m 'not nightly'
 
 test-all: $(DEV_STAMP) ## run all tests, those that a workflow runs at night too
