@@ -152,20 +152,24 @@ def found(*labels):
     return [TYPED_MINILM[label]["found"] for label in labels]
 
 
+def correlation_file(collection):
+    return "documents_correlation_questions" if collection == "questions" else "documents_correlation"
+
+
 def ends_of_correlations():
     """The lowest and the highest rank correlation of a measure with harm, over random tokens."""
-    checks = [
-        f"{collection}, 128 random tokens: Spearman of {measure}"
+    found = [
+        measured(correlation_file(collection), f"{collection}, 128 random tokens: Spearman of {measure}")[0]
         for measure in ("the erased share", "the run's push")
-        for collection in ("cranfield", "documentation")
+        for collection in ("cranfield", "documentation", "questions")
     ]
-    found = [measured("documents_correlation", check)[0] for check in checks]
     return [min(found), max(found)]
 
 
 def recall(collection):
     """The recall with tokens that hide, with random ones and without copies."""
-    return [share / 100 for share in measured("documents_correlation", f"{collection}: median recall")]
+    shares = measured(correlation_file(collection), f"{collection}: median recall")
+    return [share / 100 for share in shares]
 
 
 CLAIMS = {
@@ -211,6 +215,7 @@ CLAIMS = {
         ("a token that hides (15 tokens)", [HIDING]),
         ("| Cranfield | 27% | 20% | 0% |", recall("cranfield")[::-1]),
         ("| program documentation | 96% | 92% | 79% |", recall("documentation")[::-1]),
+        ("| XQuAD | 100% | 99% | 93% |", recall("questions")[::-1]),
         # `evaluate` computes intervals of 95%.
         ("Gemma 3 270M gains 1.8 points (95% interval: 0.9 to 2.6)", [GAIN[0], 0.95, *GAIN[1:]]),
         ("the 1,379 pairs of STS-B", [PAIRS_OF_STSB]),
@@ -315,6 +320,7 @@ FURTHER_CLAIMS = {
         ("With eight copies of one of these 15", [HIDING]),
         ("a random token's 20% do, without copies 27%", recall("cranfield")[1:]),
         ("In program documentation, it is 79%, 92% and 96%", recall("documentation")),
+        ("which are easy to find, only 93%, 99% and 100%", recall("questions")),
         ("the top 10 of 1.66 of 225 queries", [TOP, *top_tens(TYPED_MINILM, "without copies"), QUERIES]),
         ("in front, it is in 4.46", top_tens(TYPED_MINILM, "[CLS] before")),
         ("eight at the end in 3.70", top_tens(TYPED_MINILM, "[CLS] after")),
