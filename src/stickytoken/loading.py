@@ -197,7 +197,6 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
 
 
 def _options_passed(spec: EncoderSpec) -> list[str]:
-    """Return the names of the options that the user passed, apart from those that a loaded model ignores."""
     options = asdict(part_of(spec, LoadingSettings)) | asdict(spec.prompting)
     return [
         name
@@ -349,7 +348,6 @@ def _is_sentence_transformer(model: object) -> TypeGuard[SentenceTransformer]:
 
 
 def _encoder_of_sentence_transformer(model: SentenceTransformer, spec: EncoderSpec) -> IdEncoder:
-    """Return the encoder of a SentenceTransformer that the user has loaded."""
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
     refuse_endpoint_options(model, spec)

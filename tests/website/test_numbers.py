@@ -318,7 +318,7 @@ FURTHER_CLAIMS = {
         ("16 of the 18 are flagged again, and 46 others", AGAIN),
         ("14 and 19 of the 155 are sticky, and the 14 are", [*HALVES, TOKENS_AGAIN, HALVES[0]]),
         ("With eight copies of one of these 15", [HIDING]),
-        ("a random token's 20% do, without copies 27%", recall("cranfield")[1:]),
+        ("a random token's 20% do, and 27% as it is", recall("cranfield")[1:]),
         ("In program documentation, it is 79%, 92% and 96%", recall("documentation")),
         ("which are easy to find, only 93%, 99% and 100%", recall("questions")),
         ("the top 10 of 1.66 of 225 queries", [TOP, *top_tens(TYPED_MINILM, "without copies"), QUERIES]),

@@ -387,7 +387,6 @@ def _replace_fields(raw: str, row: Row, texts: Mapping[str, str], dialect: Diale
 
 
 def _find_fields(raw: str, dialect: Dialect) -> list[tuple[int, int]]:
-    """Return where each field of a row begins and ends, with its quotation marks."""
     unquoted = f"[^{re.escape(dialect.delimiter)}]*"  # everything up to the next delimiter
     # A quoted field may contain delimiters and doubled quotation marks. Text may follow it, as in the csv
     # module.

@@ -136,7 +136,6 @@ def _make_split_classification(table: Table) -> Task:
 
 
 def _split_rows(table: Table) -> tuple[Table, Table]:
-    """Return the training rows and the test rows."""
     splits = table.labels("split")
     unknown = sorted(set(splits) - set(_SPLITS))
     if unknown:

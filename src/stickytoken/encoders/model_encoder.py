@@ -212,7 +212,6 @@ class ModelEncoder(ABC):
         return lower
 
     def _copy(self) -> Self:
-        """Return an encoder of the same model that has cached nothing."""
         other = copy.copy(self)
         other.spec = None
         other._weights_hash = None

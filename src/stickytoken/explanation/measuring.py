@@ -161,7 +161,6 @@ def choose_texts(
 
 
 def _choose_run_texts(run: Run) -> tuple[list[str], list[str], str]:
-    """Return the carriers of a run, up to `_MAX_ANCHORS` of its anchors, and the name of the source."""
     texts_of_run = run.plan.texts
     anchors = list(texts_of_run.anchors)
     if texts_of_run.by_topic and len(anchors) > _MAX_ANCHORS:
@@ -171,7 +170,6 @@ def _choose_run_texts(run: Run) -> tuple[list[str], list[str], str]:
 
 
 def _choose_corpus_texts(corpus: Sentences, settings: ExplainSettings) -> tuple[list[str], list[str], str]:
-    """Return carriers, anchors in random order, and the name of the source."""
     order = np.random.default_rng([settings.seed]).permutation(len(corpus)).tolist()
     by_length = sorted(order, key=lambda index: len(corpus.texts[index]))
     # Twice as many carriers as needed are returned, because some may not fit into the model. At most half of

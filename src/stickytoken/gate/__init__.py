@@ -326,7 +326,6 @@ def _count_without_verdict(run: Run) -> int:
 
 
 def _collect_notes(run: Run) -> list[str]:
-    """Return the remarks of the method on a run, how much it measured, and its non-default settings."""
     # The coverage is noted too: a check that passes says nothing of tokens whose push was not measured.
     notes = [*run.description.notes, *run.description.coverage]
     loading = run.record.model.loading

@@ -131,7 +131,6 @@ class RepairJob:
         return records
 
     def _explain(self, plan: RepairPlan, choice: Choice, copied_id: int | None) -> str:
-        """Return the reason for a repair, the token whose row is copied, and the rejected repairs."""
         strategy = choice.candidate.strategy
         reason = plan.reason_for(strategy)
         if copied_id is not None:

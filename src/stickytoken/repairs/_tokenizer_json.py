@@ -378,7 +378,6 @@ class EditableVocabulary:
 
 
 def _is_concatenation(text: str, entries: Collection[str]) -> bool:
-    """Return whether a text can be divided into entries."""
     reachable = [True]  # item n says whether the first n characters can be divided into entries
     for end in range(1, len(text) + 1):
         reachable.append(any(reachable[start] and text[start:end] in entries for start in range(end)))

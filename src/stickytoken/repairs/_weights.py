@@ -74,7 +74,6 @@ def find_token_tables(folder: Path, route: str | None) -> list[TokenRows]:
 
 
 def _find_token_module(folder: Path, route: str | None) -> tuple[Path, str]:
-    """Return the folder of the module with the token embeddings, and the name of its class."""
     if not (folder / MODULES_FILE).is_file():
         return folder, ""
     modules = list(modules_on_route(folder, route, str(folder)))

@@ -113,7 +113,6 @@ def _is_other_weights(path: Path) -> bool:
 
 
 def _describe_failure(error: OSError) -> str:
-    """Return why a file could not be written, in words."""
     code = error.errno
     reason = error.strerror or str(error)
     if isinstance(error, shutil.Error):

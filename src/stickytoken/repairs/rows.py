@@ -262,7 +262,6 @@ def cut_into_pieces(
 
 
 def _find_names(backend: Tokenizer, ids: Iterable[int]) -> dict[int, str]:
-    """Return the vocabulary string of each id that has an entry, keyed by token id."""
     names = {}
     for token_id in ids:
         name = backend.id_to_token(token_id)

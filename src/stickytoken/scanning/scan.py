@@ -263,7 +263,6 @@ def _tabulate(keeper: Keeper, tally: Tally, effects: EffectPass | None) -> pl.Da
 def _count(
     tally: Tally, documents: pl.DataFrame, effects: EffectPass | None, seconds: float
 ) -> ScanResultRecord:
-    """Return the totals of a scan."""
     return ScanResultRecord(
         documents=tally.documents,
         found=tally.found,

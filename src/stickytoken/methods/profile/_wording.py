@@ -146,7 +146,6 @@ def _notes(run: Run) -> list[str]:
 
 
 def _key_facts(run: Run, rule: Rule) -> list[Fact]:
-    """Return the largest value of each measure."""
     facts = []
     measured = run.tokens.filter(pl.col("confirmed") | pl.col("severity").is_not_null())
     for measure in MEASURES:
@@ -175,7 +174,6 @@ def _describe_method(settings: StoredSettings) -> str:
 
 
 def _plan_facts(plan: ProfilePlanRecord) -> dict[str, Any]:
-    """Return the numeric fields of a plan, and how many anchors, carriers and pilots it has."""
     numeric_fields = (
         "mean_similarity",
         "mean_similarity_entries",

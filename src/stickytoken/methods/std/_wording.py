@@ -81,7 +81,6 @@ def _finding(run: Run) -> str:
 
 
 def _lines(run: Run) -> list[str]:
-    """Return the result, the scope of the run, and the thresholds for candidates and sticky tokens."""
     result = run.result
     plan = run.plan
     scope = "all" if result.scored == run.available else "a selection of"
@@ -155,7 +154,6 @@ def _describe_method(settings: StoredSettings) -> str:
 
 
 def _plan_facts(plan: StdPlanRecord) -> dict[str, Any]:
-    """Return the numeric fields of a plan, and its numbers of pairs."""
     names = ("mean_similarity", "mean_similarity_entries", "mean_similarity_error", "left_out")
     counts = {"scoring pairs": len(plan.scoring), "validation pairs": len(plan.validation)}
     return {name: getattr(plan, name) for name in names} | counts
