@@ -279,7 +279,7 @@ def _remove_findings(text: str, spans: list[Span], finder: SpanFinder, fixes: se
         removable = [span for span in spans if span.fix in fixes]
         if not removable:
             break
-        if any(span.kind is SpanKind.SPECIAL for span in removable):
+        if any(span.is_special for span in removable):
             _remove_specials(draft, removable, finder, fixes)
         else:
             # Copies of flagged words go first: between them, ordinary words may look like suspected copies.
@@ -291,7 +291,7 @@ def _remove_findings(text: str, spans: list[Span], finder: SpanFinder, fixes: se
 
 def _remove_specials(draft: _Draft, spans: Iterable[Span], finder: SpanFinder, fixes: set[Fix]) -> None:
     """Remove the special tokens among some findings, and those that appear when they are gone."""
-    specials = [span for span in spans if span.kind is SpanKind.SPECIAL]
+    specials = [span for span in spans if span.is_special]
     for _ in range(_MOST_ROUNDS):
         if not specials:
             return

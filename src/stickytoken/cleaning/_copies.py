@@ -127,12 +127,12 @@ class Document:
         word = keys[positions[0]]
         before: Counter[str] = Counter()
         after: Counter[str] = Counter()
-        # All indices below are valid, because `_is_joined_to_previous` is false before the first unit and
+        # All indices below are valid, because `_is_beside_previous` is false before the first unit and
         # after the last one.
         for position in positions:
-            if self._is_joined_to_previous[position] and keys[position - 1] != word:
+            if self._is_beside_previous[position] and keys[position - 1] != word:
                 before[keys[position - 1]] += 1
-            if self._is_joined_to_previous[position + 1] and keys[position + 1] != word:
+            if self._is_beside_previous[position + 1] and keys[position + 1] != word:
                 after[keys[position + 1]] += 1
         matching_pairs = 0.0
         expected_pairs = 0.0
@@ -160,11 +160,11 @@ class Document:
         return [match.start() for match in re.finditer("\n", self.text)]
 
     @cached_property
-    def _is_joined_to_previous(self) -> list[bool]:
+    def _is_beside_previous(self) -> list[bool]:
         """Whether only whitespace separates each unit from the unit before it.
 
-        The first entry is false, because no unit comes before the first one. The entries of the units are
-        followed by one more entry, which is always false.
+        The first entry is false, because no unit comes before the first one. One more is false at the end, so
+        that entry i + 1 of unit i says whether it is beside the next one.
         """
         between_units = self.separators[1:-1]  # without the text before the first and after the last unit
         return [False, *map(str.isspace, between_units), False]

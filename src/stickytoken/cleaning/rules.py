@@ -38,7 +38,7 @@ class CleaningRules:
     """What `find_spans` looks for.
 
     Attributes:
-        words: Texts of flagged vocabulary entries.
+        words: Texts of flagged vocabulary entries, also of special tokens.
         specials: Texts that a tokenizer reads as special tokens.
         longest_run: Maximum number of times that a word or short phrase may occur in a row.
         normalizer: The normaliser of the model's tokenizer, in JSON as the tokenizers library writes it. It
@@ -74,19 +74,18 @@ class CleaningRules:
         """Return these rules with further entries.
 
         Args:
-            words: Further words, except for those that are already special tokens.
+            words: Further words.
             allow: A file of words and special tokens that are no finding, one on each line.
             known: A file of texts that have no finding, as ``scan --set write-known=FILE`` writes it.
 
         Raises:
             InputError: A file cannot be read.
         """
-        more_words = [word for word in words if word not in self.specials]
         more_allowed = () if allow is None else read_list(allow, "the allowed words")
         more_known = () if known is None else read_list(known, "the known documents")
         return replace(
             self,
-            words=(*self.words, *more_words),
+            words=(*self.words, *words),
             allowed=(*self.allowed, *more_allowed),
             known=(*self.known, *more_known),
         )
@@ -244,9 +243,8 @@ def rules_of_run(run: Run) -> CleaningRules:
             specials.append(text)
     sticky = run.tokens.filter(pl.col("verdict") == "sticky")["decoded"]
     texts = [str(text).strip() for text in sticky]
-    words = [text for text in texts if text and text not in specials]
     return CleaningRules(
-        words=tuple(dict.fromkeys(words)),
+        words=tuple(dict.fromkeys(filter(None, texts))),
         specials=tuple(dict.fromkeys([*specials, *WELL_KNOWN_SPECIALS])),
         normalizer=run.normalizer,
     )

@@ -12,7 +12,7 @@ import unicodedata
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 
@@ -31,9 +31,9 @@ class SpanKind(StrEnum):
     """
 
     FLAGGED = "flagged"
-    """Copies of a flagged word."""
+    """Copies of a flagged word or special token."""
     SPECIAL = "special"
-    """Text of a special token."""
+    """Text of a special token that isn't flagged or has fewer than four copies."""
     REPETITION = "repetition"
     """An unflagged word or phrase, repeated more often than in ordinary text."""
     SUSPECTED = "suspected"
@@ -94,6 +94,8 @@ class Span:
         count: Number of copies in the span.
         first_end: Offset after the first copy. Cleaning keeps the first copy of a repetition.
         fix: Whether the span can be removed.
+        is_special: Whether the span is the text of a special token. Its kind is ``flagged`` if the rules flag
+            the token and the text has at least four copies of such tokens, otherwise ``special``.
 
     Examples:
         >>> from stickytoken.cleaning import CleaningRules, find_spans
@@ -109,12 +111,13 @@ class Span:
     count: int
     first_end: int
     fix: Fix
+    is_special: bool = False
 
     @property
     def is_certain(self) -> bool:
         """Whether the span is a special token or a run of a flagged word, which no ordinary text contains."""
         is_run = self.kind is SpanKind.FLAGGED and self.count >= _copies.FEWEST_COPIES
-        return is_run or self.kind is SpanKind.SPECIAL
+        return is_run or self.is_special
 
 
 def find_spans(text: str, rules: CleaningRules) -> list[Span]:
@@ -141,16 +144,16 @@ class SpanFinder:
     def __init__(self, rules: CleaningRules) -> None:
         self._known_digests = frozenset(rules.known)
         allowed = frozenset(text.strip() for text in rules.allowed)
-        self._reader = UnitReader(
-            [word for word in rules.words if word.strip() not in allowed], rules.normalizer
-        )
+        specials = {text.strip() for text in rules.specials} - allowed
+        self._flagged_specials = specials.intersection(word.strip() for word in rules.words)
+        words = [word for word in rules.words if word.strip() not in allowed | specials]
+        self._reader = UnitReader(words, rules.normalizer)
         # Words are compared by their keys, which other spellings of a word share. So an allowed word allows
         # its other spellings too.
         self._allowed_keys = frozenset(map(self._reader.key_of, allowed))
         self._flagged = {
             key: word for key, word in self._reader.flagged.items() if key not in self._allowed_keys
         }
-        specials = {text.strip() for text in rules.specials} - allowed
         pattern = match_any(specials)
         self._special_pattern = re.compile(pattern) if pattern else None
         # Minimum number of copies that form a repetition.
@@ -164,6 +167,12 @@ class SpanFinder:
         spans = list(self._find_specials(text, view.protected))
         if "&" in text:
             spans = _drop_overlaps([*spans, *self._find_specials_as_entities(text, view.text)])
+        flagged_copies = sum(span.what in self._flagged_specials for span in spans)
+        if flagged_copies >= _copies.FEWEST_COPIES:
+            spans = [
+                replace(span, kind=SpanKind.FLAGGED) if span.what in self._flagged_specials else span
+                for span in spans
+            ]
         # Special tokens are findings of their own, so the search for words sees placeholders in their place.
         searched_pieces = []
         copied_to = 0
@@ -184,15 +193,14 @@ class SpanFinder:
         return list(self._find_specials(text, _markup.view_of(text).protected))
 
     def _find_specials(self, text: str, protected: Sequence[tuple[int, int]]) -> Iterator[Span]:
-        """Yield the special tokens of a text. No fix removes one that is markup, or part of it.
+        """Yield the special tokens of a text. No fix removes one that is part of markup.
 
-        ``protected`` has the start and end (exclusive) of all tags, addresses and code.
+        ``protected`` has the start and end (exclusive) of all tags, addresses and code, in order and without
+        overlaps.
         """
         if self._special_pattern is None:
             return
         markup_starts = [start for start, _ in protected]
-        # "<pad>" looks like a tag, but is always a special token. "<s>" may be either: it is taken for a tag
-        # of HTML if the text has other tags.
         markup_texts = {text[start:end] for start, end in protected}
         has_other_tags = any(
             markup[0] == "<" and not self._special_pattern.fullmatch(markup) for markup in markup_texts
@@ -202,12 +210,12 @@ class SpanFinder:
             nearest = bisect_right(markup_starts, start) - 1  # the last markup that does not begin later
             is_whole_markup = nearest >= 0 and protected[nearest] == (start, end)
             is_in_markup = nearest >= 0 and start < protected[nearest][1] and not is_whole_markup
+            # "<pad>" looks like a tag, but no HTML has it. "<s>" may be either: it is taken for a tag if the
+            # text has others.
             is_tag = is_whole_markup and has_other_tags and _markup.is_formatting_tag(match[0])
             is_link = match[0].startswith("[") and text.startswith("(", end)  # of Markdown
             fix = Fix.NONE if is_in_markup or is_tag or is_link else Fix.SAFE
-            yield Span(
-                start=start, end=end, kind=SpanKind.SPECIAL, what=match[0], count=1, first_end=end, fix=fix
-            )
+            yield _make_special_span(match[0], start, end, fix)
 
     def _find_specials_as_entities(self, text: str, padded: str) -> Iterator[Span]:
         """Yield special tokens that are written with entities of HTML, such as ``&lt;/s&gt;`` for ``</s>``.
@@ -226,15 +234,7 @@ class SpanFinder:
             start, end = offsets[match.start()], offsets[match.end()]
             written = text[start:end]
             if written != match[0] and html.unescape(written) == match[0]:
-                yield Span(
-                    start=start,
-                    end=end,
-                    kind=SpanKind.SPECIAL,
-                    what=match[0],
-                    count=1,
-                    first_end=end,
-                    fix=Fix.NONE,
-                )
+                yield _make_special_span(match[0], start, end, Fix.NONE)
 
     def _find_flagged_in_markup(self, text: str, start: int, end: int) -> Iterator[Span]:
         """Yield the runs of flagged words in one tag, address or code, which no fix removes.
@@ -444,6 +444,10 @@ def _extend_to_outer_marks(
         if text.startswith(mark_apart, end) and not following.strip():
             end += len(mark_apart)
     return start, end
+
+
+def _make_special_span(special: str, start: int, end: int, fix: Fix) -> Span:
+    return Span(start, end, SpanKind.SPECIAL, special, count=1, first_end=end, fix=fix, is_special=True)
 
 
 def _make_repetition_span(text: str, document: _copies.Document, stretch: _copies.Stretch) -> Span:

@@ -128,7 +128,7 @@ _EXAMPLES = 5
 
 @cache
 def published_models() -> pl.DataFrame:
-    """Return the published table of models, with the tokens of highest cosine rate as examples."""
+    """Return the published table of models, with the tokens of highest validation rate as examples."""
     tokens = _read_table("published_tokens.csv").sort("validation_rate", "token_id", descending=[True, False])
     examples = tokens.group_by("model", maintain_order=True).agg(
         pl.col("token").head(_EXAMPLES).str.join(" ").alias("examples")

@@ -666,22 +666,25 @@ def value_at(values: Mapping[Any, Any], name: str) -> Any:
 
 
 def fields_with_text(values: Mapping[Any, Any], prefix: str = "") -> Iterator[str]:
-    """Yield the names of the fields of an object that contain text, nested ones as ``metadata.summary``."""
+    """Yield the names of the fields of an object that contain text, nested ones as ``metadata.summary``.
+
+    A string is text unless it is blank or a number.
+    """
     for key, value in values.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
             yield from fields_with_text(value, f"{name}.")
-        elif _is_wording(value) or (isinstance(value, list) and any(map(_contains_wording, value))):
+        elif _is_text(value) or (isinstance(value, list) and any(map(_is_or_nests_text, value))):
             yield name
 
 
-def _contains_wording(item: object) -> bool:
+def _is_or_nests_text(item: object) -> bool:
     if isinstance(item, Mapping):
         return any(fields_with_text(item))
-    return _is_wording(item)
+    return _is_text(item)
 
 
-def _is_wording(value: object) -> bool:
+def _is_text(value: object) -> bool:
     # A number written as a string is data, not text.
     return isinstance(value, str) and bool(value.strip()) and not is_number(value)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ def identity_parts(
     )
 
 
-def detect(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision each
+def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     encoder: AnyModel,
     *,
     method: str | None = None,
@@ -140,43 +140,33 @@ def detect(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision e
         18
     """
     began = wall_time.beginning()
-    name = choose_method(method, settings, pairs is not None)
-    chosen_method = method_named(name)
-    settings = choose_insertion(settings or METHODS[name](), reads_texts_only(encoder))
+    question = _Question.read(encoder, method, settings, sentences, pairs, progress)
     if seed is not None:
-        settings = replace(settings, seed=seed)
-    checks.require_callable("progress", progress)
-    corpus = readers.choose_corpus(sentences, pairs)
+        question = replace(question, settings=replace(question.settings, seed=seed))
     out = None if out is None else checks.file_path("out", out)
     if out is not None:
-        run_folder.require_usable(out, name, settings)
-    encoder = in_role(load_encoder(encoder), Role.DOCUMENT)
-    _warn_unless_cosine(encoder, chosen_method)
+        run_folder.require_usable(out, question.method_name, question.settings)
+    encoder = question.load(encoder)
     # The identity is read first, because reading it applies changes that the user made to the model.
     model_identity = encoder.identify()
-    corpus = require_readable(corpus, encoder.tokenizer, encoder.name)
-    vocabulary = choose_joinings(categorize(encoder.tokenizer), encoder.tokenizer, settings.inserted_as)
-    tokenizer = encoder.tokenizer
+    job = question.begin_job(encoder)
+    tokenizer, vocabulary = encoder.tokenizer, job.vocabulary
     if tokens is None and isinstance(tokenizer, CandidateTokenizer):
         # A candidate vocabulary also contains ordinary words for comparison, but only the candidates are
         # measured.
         tokens = tokenizer.candidate_ids
     named = None if tokens is None else token_ids(vocabulary, tokens)
-    chosen = choose_tokens(vocabulary, named, sample, settings.seed)
+    chosen = choose_tokens(vocabulary, named, sample, job.settings.seed)
     chosen_ids = {token.id for token in chosen}
-    always_measured = chosen_method.always_measured(vocabulary, tokenizer)
+    always_measured = question.method.always_measured(vocabulary, tokenizer)
     added = [token for token in always_measured if token.id not in chosen_ids]
-    chosen = sorted([*chosen, *added], key=lambda token: token.id)
-    job = base.Job(
-        encoder,
-        settings,
-        corpus,
-        vocabulary,
-        chosen,
+    job = replace(
+        job,
+        tokens=sorted([*chosen, *added], key=lambda token: token.id),
         restricted=tokens is not None or sample is not None,
         sampled=tokens is None,  # no tokens are named, so all are measured or a random sample
     )
-    record = _make_record(job, name, model_identity)
+    record = _make_record(job, question.method_name, model_identity)
     if job.restricted and job.sampled:
         record = record.model_copy(update={"beside_sample": [token.id for token in added]})
     folder_path = out or store.default_folder(encoder.name, record.method, record.identity)
@@ -191,10 +181,10 @@ def detect(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision e
                 begin = cache(partial(held.begin, unfinished))
                 runner = Runner(opened, folder, progress, shard_probes, begin=begin)
                 # An interrupted session may have left its plan.
-                plan = folder.read_plan(name) or _make_plan(chosen_method, job, runner)
+                plan = folder.read_plan(record.method) or _make_plan(question.method, job, runner)
                 folder.write_record(store.PLAN_FILE, plan)
                 folder.write_table(store.VOCABULARY_FILE, vocabulary.frame())
-                table, result = chosen_method.compute(job, plan, runner, folder)
+                table, result = question.method.compute(job, plan, runner, folder)
                 folder.write_table(store.TOKENS_FILE, runner.without_unanswered(table))
                 confirm_answers(encoder)
                 held.finish(held.record.model_copy(update={"result": result}))
@@ -207,13 +197,51 @@ def detect(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision e
     return run
 
 
-def _warn_unless_cosine(encoder: Encoder, method: base.Method) -> None:
-    similarity = similarity_of(encoder)
-    if similarity is not Similarity.COSINE:
-        message = (
-            f"{encoder.name} compares vectors by {similarity}, but {method.describe_similarity(similarity)}"
-        )
-        warnings.warn(message, StickyTokenWarning, stacklevel=3)
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What to measure: a method with its settings, and a corpus, checked before the model is loaded."""
+
+    method_name: str
+    settings: base.MethodSettings
+    corpus: readers.Sentences | readers.PairCorpus
+
+    @classmethod
+    def read(
+        cls,
+        model: AnyModel,
+        method: str | None,
+        settings: base.MethodSettings | None,
+        sentences: readers.SentenceSource | None,
+        pairs: readers.PairSource | None,
+        progress: ProgressCallback,
+    ) -> _Question:
+        name = choose_method(method, settings, pairs is not None)
+        settings = choose_insertion(settings or METHODS[name](), reads_texts_only(model))
+        checks.require_callable("progress", progress)
+        return cls(name, settings, readers.choose_corpus(sentences, pairs))
+
+    @property
+    def method(self) -> base.Method:
+        return method_named(self.method_name)
+
+    def load(self, model: AnyModel) -> Encoder:
+        encoder = in_role(load_encoder(model), Role.DOCUMENT)
+        similarity = similarity_of(encoder)
+        if similarity is not Similarity.COSINE:
+            message = (
+                f"{encoder.name} compares vectors by {similarity}, but "
+                f"{self.method.describe_similarity(similarity)}"
+            )
+            # The warning names the line that called `detect` or `probe`.
+            warnings.warn(message, StickyTokenWarning, stacklevel=3)
+        return encoder
+
+    def begin_job(self, encoder: Encoder) -> base.Job[Any]:
+        """Return a job that has no tokens yet."""
+        corpus = require_readable(self.corpus, encoder.tokenizer, encoder.name)
+        vocabulary = categorize(encoder.tokenizer)
+        vocabulary = choose_joinings(vocabulary, encoder.tokenizer, self.settings.inserted_as)
+        return base.Job(encoder, self.settings, corpus, vocabulary, [], restricted=True, sampled=False)
 
 
 def _make_plan(method: base.Method, job: base.Job[Any], runner: Runner) -> base.PlanRecord:
@@ -325,18 +353,11 @@ def probe(
         >>> river.verdict
         'benign'
     """
-    name = choose_method(method, settings, pairs is not None)
-    settings = choose_insertion(settings or METHODS[name](), reads_texts_only(encoder))
-    checks.require_callable("progress", progress)
-    corpus = readers.choose_corpus(sentences, pairs)
-    encoder = in_role(load_encoder(encoder), Role.DOCUMENT)
-    chosen_method = method_named(name)
-    _warn_unless_cosine(encoder, chosen_method)
-    corpus = require_readable(corpus, encoder.tokenizer, encoder.name)
-    vocabulary = choose_joinings(categorize(encoder.tokenizer), encoder.tokenizer, settings.inserted_as)
-    ids = token_ids(vocabulary, tokens)
-    if settings.inserted_as is not Insertion.IDS:
-        ids = reachable_ids(vocabulary, ids, "to probe it, insert its id instead of text (insertion 'ids')")
-    probed = [vocabulary.token(vocabulary.place(token_id)) for token_id in ids]
-    job = base.Job(encoder, settings, corpus, vocabulary, probed, restricted=True, sampled=False)
-    return chosen_method.probe(job, progress)
+    question = _Question.read(encoder, method, settings, sentences, pairs, progress)
+    job = question.begin_job(question.load(encoder))
+    ids = token_ids(job.vocabulary, tokens)
+    if job.settings.inserted_as is not Insertion.IDS:
+        hint = "to probe it, insert its id instead of text (insertion 'ids')"
+        ids = reachable_ids(job.vocabulary, ids, hint)
+    probed = [job.vocabulary.token(job.vocabulary.place(token_id)) for token_id in ids]
+    return question.method.probe(replace(job, tokens=probed), progress)

@@ -404,6 +404,8 @@ class RunEvidence(NamedTuple):
         if tokens.is_empty():
             return None
         first = tokens.row(0, named=True)
+        # A curve is empty if no text lies on its side of the mean similarity. Otherwise, both lack the same
+        # values.
         points = zip_longest(first["copies"], first["below"], first["above"])
         unknown = [copies for copies, below, above in points if below is None and above is None]
         others = f" (also of {len(tokens) - 1} more tokens)" if len(tokens) > 1 else ""

@@ -49,7 +49,8 @@ class StoredVectors:
         name: where they come from.
         rows: the vectors, shape (n, d).
         row_of: the row of each document, keyed by its id; None if the rows are in the order of the documents.
-        is_compared: whether their values are compared with those of the model.
+        is_compared: whether their values are compared with those of the model; False for the stand-in that
+            only counts texts, whose own vectors are artificial.
     """
 
     name: str

@@ -74,8 +74,9 @@ class ImpactSettings:
         if self.edits is Edits.PAPER:
             for field in fields(self):
                 value = getattr(self, field.name)
-                # The insertion is ids in the records of these edits.
-                if field.name in _NOT_FOR_PAPER and value not in (field.default, Insertion.IDS):
+                # `choose_insertion` replaces the default, and these edits ignore what it chooses.
+                is_chosen_insertion = field.name == "insertion" and value is Insertion.IDS
+                if field.name in _NOT_FOR_PAPER and value != field.default and not is_chosen_insertion:
                     raise InputError(
                         f"{field.name} is {value}, but would have no effect on the edits of the paper: leave "
                         "it out"

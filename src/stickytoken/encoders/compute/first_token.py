@@ -32,6 +32,7 @@ def attention_of_last_layer(model: SentenceTransformer) -> torch.nn.Module | Non
         return None
     layer: Any = stack[-1]
     children = {name for name, _ in layer.named_children()}
+    # A class from elsewhere, a decoder or chunks may need the states of the other tokens after the attention.
     is_of_transformers = type(layer).__module__.startswith("transformers.models.")
     is_decoder = getattr(layer, "is_decoder", False)
     is_chunked = getattr(layer, "chunk_size_feed_forward", 0)

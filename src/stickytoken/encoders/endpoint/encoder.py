@@ -359,6 +359,8 @@ def load_endpoint(spec: EncoderSpec) -> EndpointEncoder:
             "name, tiktoken:NAME), or a list of candidates if it is unpublished"
         )
     encoder = EndpointEncoder(address, vocabulary, options, spec)
+    # A run can load the encoder again from another folder if its vocabulary has a name or a place, but not
+    # from an object in memory.
     vocabulary_sources = [source for source in (spec.tokenizer, spec.candidates) if source is not None]
     if all(isinstance(source, (str, Path)) for source in vocabulary_sources):
         encoder.spec = replace(

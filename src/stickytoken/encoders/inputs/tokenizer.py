@@ -29,7 +29,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _CODE_POINTS = ("a", "Z", "é", "中", "😀")
 _ROUND_TRIP_MEMBERS = ("entries", "special_ids", "decode_many", "encode_many")
 
-# A tokenizer is compared with its pipeline on a sample: they decode about _COMPARED_ENTRIES entries from all
+# A tokenizer is compared with its backend on a sample: they decode about _COMPARED_ENTRIES entries from all
 # parts of the vocabulary, and encode _COMPARED_TEXTS and the decoded entries. The comparison may miss a
 # Python override that affects fewer than one in 256 entries.
 _COMPARED_ENTRIES = 256
@@ -48,9 +48,9 @@ _INPUT_ERRORS = (AssertionError, AttributeError, LookupError, NotImplementedErro
 class HuggingFaceTokenizer:
     """A batched interface to a tokenizer.
 
-    Texts go through the tokenizer's Rust pipeline, which is fast. Some tokenizer classes override in Python
-    what their pipeline does, so the results of tokenizer and pipeline are first compared on a sample. If the
-    results differ, or if there is no pipeline, the tokenizer itself is called for one text at a time.
+    Texts go through the tokenizer's Rust backend, which is fast. Some tokenizer classes override in Python
+    what their backend does, so the results of tokenizer and backend are first compared on a sample. If the
+    results differ, or if there is no backend, the tokenizer itself is called for one text at a time.
 
     Attributes:
         rows: number of rows in the model's embedding matrix; None if it is unknown or unlimited.
@@ -61,7 +61,7 @@ class HuggingFaceTokenizer:
 
         Args:
             tokenizer: the tokenizer.
-            shared: whether other code uses the tokenizer too, so that its pipeline must be copied before any
+            shared: whether other code uses the tokenizer too, so that its backend must be copied before any
                 change is made.
             rows: number of rows in the model's embedding matrix; None if it is unknown or unlimited.
 
@@ -70,32 +70,32 @@ class HuggingFaceTokenizer:
         """
         self.rows = rows
         self._tokenizer = tokenizer
-        self._pipeline: Tokenizer | None = None
-        pipeline = _find_pipeline(tokenizer)
-        if pipeline is not None:
-            self._pipeline = copy.deepcopy(pipeline) if shared else pipeline
+        self._backend: Tokenizer | None = None
+        backend = _find_backend(tokenizer)
+        if backend is not None:
+            self._backend = copy.deepcopy(backend) if shared else backend
             # A deep copy loses `encode_special_tokens`, so it is set again. Padding and truncation are turned
             # off, because the user may have turned them on.
-            self._pipeline.encode_special_tokens = getattr(
-                tokenizer, "split_special_tokens", pipeline.encode_special_tokens
+            self._backend.encode_special_tokens = getattr(
+                tokenizer, "split_special_tokens", backend.encode_special_tokens
             )
-            self._pipeline.no_padding()
-            self._pipeline.no_truncation()
-        if self._pipeline is None and not hasattr(tokenizer, "convert_ids_to_tokens"):
+            self._backend.no_padding()
+            self._backend.no_truncation()
+        if self._backend is None and not hasattr(tokenizer, "convert_ids_to_tokens"):
             raise ModelError(
                 f"the vocabulary of a {type(tokenizer).__name__} contains words, not tokens: pass a model "
                 "with a subword tokenizer"
             )
         self._require_entries()
-        self._decoding_pipeline: Tokenizer | None = self._pipeline
-        if self._pipeline is not None:
+        self._decoding_backend: Tokenizer | None = self._backend
+        if self._backend is not None:
             self._compare_with_tokenizer()
 
     def _compare_with_tokenizer(self) -> None:
-        """Compare the Rust pipeline with the tokenizer on a sample.
+        """Compare the Rust backend with the tokenizer on a sample.
 
-        `_decoding_pipeline` is set to None if pipeline and tokenizer decode differently, and `_pipeline` is
-        set to None if they encode differently. The tokenizer itself is called in place of a pipeline that is
+        `_decoding_backend` is set to None if backend and tokenizer decode differently, and `_backend` is
+        set to None if they encode differently. The tokenizer itself is called in place of a backend that is
         None.
         """
         ids = list(self.entries)
@@ -108,8 +108,8 @@ class HuggingFaceTokenizer:
         decoded = self.decode_many(rows)
         decoded_by_tokenizer = self._decode_by_tokenizer(rows)
         if decoded != decoded_by_tokenizer:
-            self._decoding_pipeline = None
-        if self._is_bare_pipeline:  # `_pipeline` is the tokenizer or a copy of it, so both encode alike
+            self._decoding_backend = None
+        if self._is_bare_backend:  # `_backend` is the tokenizer or a copy of it, so both encode alike
             return
         valid_texts = [text for text in decoded_by_tokenizer if not _SURROGATE.search(text)]
         texts = [*_COMPARED_TEXTS, *valid_texts]
@@ -117,43 +117,43 @@ class HuggingFaceTokenizer:
             with self.restoring_settings():
                 encoded_by_tokenizer = self._encode_by_tokenizer(texts)
         except _INPUT_ERRORS:
-            # The tokenizer needs more than a text, such as the positions of words on a page, so the pipeline
-            # cannot be compared with it. The pipeline is used, because it needs nothing but the text.
+            # The tokenizer needs more than a text, such as the positions of words on a page, so the backend
+            # cannot be compared with it. The backend is used, because it needs nothing but the text.
             return
         if self.encode_many(texts) != encoded_by_tokenizer:
-            self._pipeline = None
+            self._backend = None
 
     @property
     def normalizer(self) -> str | None:
         """The normaliser in JSON, as the tokenizers library writes it; None if it isn't known."""
-        if self._pipeline is None:
+        if self._backend is None:
             return None
         from tokenizers import Tokenizer, models, normalizers
 
         # Only a whole tokenizer can be written. This one has no vocabulary, which may be large.
         empty = Tokenizer(models.WordLevel({}, ""))
-        empty.normalizer = self._pipeline.normalizer or normalizers.Sequence([])
+        empty.normalizer = self._backend.normalizer or normalizers.Sequence([])
         return json.dumps(json.loads(empty.to_str())["normalizer"])
 
     @property
     def is_fast(self) -> bool:
-        """Whether the tokenizer has a Rust pipeline (of the tokenizers library), which can be edited."""
-        return _find_pipeline(self._tokenizer) is not None
+        """Whether the tokenizer has a Rust backend (of the tokenizers library), which can be edited."""
+        return _find_backend(self._tokenizer) is not None
 
     @property
-    def _is_bare_pipeline(self) -> bool:
+    def _is_bare_backend(self) -> bool:
         from tokenizers import Tokenizer
 
         return isinstance(self._tokenizer, Tokenizer)
 
     def _decode_by_tokenizer(self, ids: Sequence[Sequence[int]]) -> list[str]:
         options = {"skip_special_tokens": False}
-        if not self._is_bare_pipeline:
+        if not self._is_bare_backend:
             options["clean_up_tokenization_spaces"] = False
         return [self._tokenizer.decode(list(row), **options) for row in ids]
 
     def _encode_by_tokenizer(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each text, as computed by the tokenizer itself rather than by its pipeline.
+        """Return the ids of each text, as computed by the tokenizer itself rather than by its backend.
 
         Raises:
             ModelError: the tokenizer has no id for part of a text, and no token for unknown text.
@@ -179,25 +179,25 @@ class HuggingFaceTokenizer:
     def restoring_settings(self) -> Iterator[None]:
         """Restore the user's padding and truncation at the end of a ``with`` block.
 
-        Calling the tokenizer changes the padding and truncation settings of its pipeline.
+        Calling the tokenizer changes the padding and truncation settings of its backend.
         """
-        pipeline = _find_pipeline(self._tokenizer)
-        if pipeline is None:
+        backend = _find_backend(self._tokenizer)
+        if backend is None:
             yield
             return
-        padding = pipeline.padding
-        truncation = pipeline.truncation
+        padding = backend.padding
+        truncation = backend.truncation
         try:
             yield
         finally:
             if padding is None:
-                pipeline.no_padding()
+                backend.no_padding()
             else:
-                pipeline.enable_padding(**padding)
+                backend.enable_padding(**padding)
             if truncation is None:
-                pipeline.no_truncation()
+                backend.no_truncation()
             else:
-                pipeline.enable_truncation(**truncation)
+                backend.enable_truncation(**truncation)
 
     @cached_property
     def entries(self) -> Mapping[int, str]:
@@ -209,8 +209,8 @@ class HuggingFaceTokenizer:
         return entries
 
     def _read_vocabulary(self) -> Mapping[Any, Any]:
-        if self._pipeline is not None:
-            return self._pipeline.get_vocab()
+        if self._backend is not None:  # then all ids come from it
+            return self._backend.get_vocab()
         try:
             vocabulary: Mapping[Any, Any] = self._tokenizer.get_vocab()
         except NotImplementedError:  # the method is optional in transformers
@@ -266,53 +266,53 @@ class HuggingFaceTokenizer:
     def unknown_id(self) -> int | None:
         """Id of the token for unknown text; None if the tokenizer has no such token."""
         unknown_id = getattr(self._tokenizer, "unk_token_id", None)
-        if unknown_id is not None or self._pipeline is None:
+        if unknown_id is not None or self._backend is None:
             return unknown_id
         # The tokenizers library has no attribute for it, but writes it into the JSON of a tokenizer. Unigram
         # models store the id of the token for unknown text; other models store the token itself.
-        model = json.loads(self._pipeline.to_str())["model"]
+        model = json.loads(self._backend.to_str())["model"]
         token = model.get("unk_token")
-        return model.get("unk_id") if token is None else self._pipeline.token_to_id(token)
+        return model.get("unk_id") if token is None else self._backend.token_to_id(token)
 
     @cached_property
     def fingerprint(self) -> str:
-        """The sha256 of what decides how texts are encoded: the pipeline or, without one, the entries."""
-        if self._pipeline is not None:
-            content = f"{self._pipeline.to_str()}|{self._pipeline.encode_special_tokens}"
+        """The sha256 of what decides how texts are encoded: the backend or, without one, the entries."""
+        if self._backend is not None:
+            content = f"{self._backend.to_str()}|{self._backend.encode_special_tokens}"
         else:
             content = json.dumps([type(self._tokenizer).__name__, sorted(self.entries.items())])
         return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
 
     def decode_many(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        if self._decoding_pipeline is not None:
-            return self._decoding_pipeline.decode_batch(ids, skip_special_tokens=False)
+        if self._decoding_backend is not None:
+            return self._decoding_backend.decode_batch(ids, skip_special_tokens=False)
         return self._decode_by_tokenizer(ids)
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
-        if self._pipeline is not None:
-            return [encoding.ids for encoding in self._encode(self._pipeline, texts, offsets=False)]
+        if self._backend is not None:
+            return [encoding.ids for encoding in self._encode(self._backend, texts, offsets=False)]
         return self._encode_by_tokenizer(texts)
 
     def encode_with_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]] | None]]:
         """Return the ids of each text, and the character span of each id.
 
         A span is a pair: the index of the first character, and the index after the last character. Without a
-        pipeline, the spans of a text are None.
+        backend, the spans of a text are None.
         """
-        if self._pipeline is None:
+        if self._backend is None:
             return [(ids, None) for ids in self.encode_many(texts)]
-        return [(encoding.ids, encoding.offsets) for encoding in self._encode(self._pipeline, texts)]
+        return [(encoding.ids, encoding.offsets) for encoding in self._encode(self._backend, texts)]
 
     def tokenize(self, texts: Sequence[str], prompt: str = "") -> list[TokenizedText]:
         """Return the ids of each text, grouped by word; the ids of the prompt are in the head.
 
         A token that covers both the end of the prompt and the start of the text counts as part of the text.
-        If the tokenizer itself is called, because there is no usable pipeline, the character spans of tokens
+        If the tokenizer itself is called, because there is no usable backend, the character spans of tokens
         are unknown, so every token counts as a word.
         """
         prompted_texts = [prompt + text for text in texts]
-        if self._pipeline is not None:
-            encodings = self._encode(self._pipeline, prompted_texts)
+        if self._backend is not None:
+            encodings = self._encode(self._backend, prompted_texts)
             return [
                 _split_into_words(encoding, text, len(prompt))
                 for encoding, text in zip(encodings, prompted_texts, strict=True)
@@ -325,9 +325,9 @@ class HuggingFaceTokenizer:
         return tokenized
 
     @staticmethod
-    def _encode(pipeline: Tokenizer, texts: Sequence[str], *, offsets: bool = True) -> list[Encoding]:
+    def _encode(backend: Tokenizer, texts: Sequence[str], *, offsets: bool = True) -> list[Encoding]:
         try:
-            encode = pipeline.encode_batch if offsets else pipeline.encode_batch_fast
+            encode = backend.encode_batch if offsets else backend.encode_batch_fast
             return encode(list(texts), add_special_tokens=False)
         except TypeError as error:
             for text in texts:
@@ -348,9 +348,9 @@ def adapt(tokenizer: Any) -> RoundTripTokenizer:
 
 def vocabulary_size(tokenizer: Any) -> int | None:
     """Return how many entries a tokenizer has; None if the number cannot be determined cheaply."""
-    pipeline = _find_pipeline(tokenizer)
-    if pipeline is not None:
-        return pipeline.get_vocab_size()
+    backend = _find_backend(tokenizer)
+    if backend is not None:
+        return backend.get_vocab_size()
     return len(tokenizer) if hasattr(tokenizer, "__len__") else None
 
 
@@ -387,10 +387,10 @@ def _split_into_words(encoding: Encoding, text: str, prompt_length: int) -> Toke
     return TokenizedText(tuple(head), tuple(tuple(word) for word in words))
 
 
-def _find_pipeline(tokenizer: Any) -> Tokenizer | None:
+def _find_backend(tokenizer: Any) -> Tokenizer | None:
     from tokenizers import Tokenizer
 
     if isinstance(tokenizer, Tokenizer):
         return tokenizer
-    pipeline = getattr(tokenizer, "backend_tokenizer", None)
-    return pipeline if isinstance(pipeline, Tokenizer) else None
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    return backend if isinstance(backend, Tokenizer) else None

@@ -32,7 +32,7 @@ def truncates(encoder: Encoder, insertion: Insertion) -> bool:
 
 
 def encode_texts(encoder: Encoder, texts: Sequence[str], insertion: Insertion) -> NDArray[np.float32]:
-    """Encode texts. If `truncates` returns true, the texts are first truncated to the model's limit."""
+    """Encode texts, cut as the texts with copies are cut: at the model's limit if `truncates` is true."""
     # `truncates` says that the encoder reads ids, but a type checker cannot know.
     if not truncates(encoder, insertion) or not reads_ids(encoder):
         return encoder.encode(texts)

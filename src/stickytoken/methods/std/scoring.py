@@ -130,7 +130,8 @@ class ScoringPairs:
     def text(self, token: Token, text_index: int, paths: Sequence[probes.Path]) -> Probe:
         """Return the text with this index, which is a carrier with copies of the token.
 
-        ``paths`` has one path per pair, for the random placement of copies in the pair's carrier.
+        Texts are ordered by pair, then by placement, then by number of copies, from 1 to ``settings.copies``.
+        ``paths`` says for each pair where copies go if they are placed at random.
         """
         series, copies_minus_one = divmod(text_index, self.settings.copies)
         pair, placement = divmod(series, len(PLACEMENTS))
