@@ -17,7 +17,6 @@ import numpy as np
 from stickytoken.data import Sentences, open_ended
 from stickytoken.data.collection import bundled_collection
 from stickytoken.detection.run import Run, rule_of
-from stickytoken.encoders.mean_similarity import MeanSimilarity
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.insertion import Insertion, Joining, Token
 from stickytoken.intervals import Intervals, present
@@ -114,20 +113,21 @@ def make_recheck(
         return open_ended(text) not in used and not text.startswith(beginnings)
 
     job = Job(encoder, settings, corpus, vocabulary, [], restricted=True, sampled=True)
-    similarity = MeanSimilarity(
-        value=run.plan.mean_similarity,
-        entries=run.plan.mean_similarity_entries,
-        left_out=0,
-        error=run.plan.mean_similarity_error,
-    )
-    plan = choose_texts(job, carriers=CARRIERS, is_allowed=is_unused).plan(encoder, similarity)
+    plan = choose_texts(job, carriers=CARRIERS, is_allowed=is_unused)
     if plan.documents is not None:
         few_documents = plan.documents.model_copy(update={"chosen": plan.documents.chosen[:_DOCUMENTS]})
         plan = plan.model_copy(update={"documents": few_documents})
     available = {token.id: token for token in vocabulary.available}
     # The pilots of a plan are random tokens.
     ordinary = [available[token_id] for token_id in plan.pilots if token_id not in excluded]
-    return Recheck(job=job, plan=plan, ordinary_tokens=ordinary, progress=progress, name="before")
+    return Recheck(
+        job=job,
+        plan=plan,
+        mean_similarity=run.mean_similarity,
+        ordinary_tokens=ordinary,
+        progress=progress,
+        name="before",
+    )
 
 
 def list_used_texts(run: Run) -> list[str]:
@@ -223,6 +223,7 @@ class Recheck:
         job: the model, its vocabulary, the corpus, and the settings with the thresholds of the rule. It names
             no tokens: `judge` is given them.
         plan: carriers and anchors, which are the same for the original model and for every repaired model.
+        mean_similarity: mean similarity u of the original model, which tells unrelated texts from others.
         ordinary_tokens: random tokens that are neither flagged nor repaired. The median effect of the
             ordinary tokens is called the effect of the ordinary token.
         progress: called as texts are encoded.
@@ -234,6 +235,7 @@ class Recheck:
 
     job: Job[ProfileSettings]
     plan: ProfilePlanRecord
+    mean_similarity: float
     ordinary_tokens: Sequence[Token]
     progress: ProgressCallback
     name: str
@@ -390,7 +392,7 @@ class Recheck:
         """
         count = min(SYMPTOM_CARRIERS, len(self.plan.carriers))
         # The anchors that each carrier is paired with: those that have nothing to do with it.
-        panel = self._anchors.against(self._stage.without_copies, self.plan.mean_similarity)
+        panel = self._anchors.against(self._stage.without_copies, self.mean_similarity)
         ids_stage = SymptomStage(
             carriers=self._stage.carriers[:count],  # tokenized
             copies=self.curve_copies,
