@@ -402,7 +402,7 @@ class Recheck:
         text_stage = replace(
             ids_stage, carriers=tuple(self.plan.carriers[:count]), name=f"{self.name}: curves of text"
         )
-        runner = Runner.in_memory(self.job.encoder, self.progress)
+        runner = self._make_runner()
         curves: dict[int, list[float]] = {}
         for stage, tokens in copies.pair_with(ids_stage, text_stage):
             # The column "below" holds the curve over the pairs of unrelated texts.
@@ -431,8 +431,7 @@ class Recheck:
     def _documents(self) -> DocumentPanel | None:
         if self.documents_of is not None:
             return self.documents_of._documents
-        runner = Runner.in_memory(self.job.encoder, self.progress)
-        return encode_documents(self.job, self.plan.documents, runner)
+        return encode_documents(self.job, self.plan.documents, self._make_runner())
 
     @cached_property
     def _ordinary_in_documents(self) -> InDocuments | None:
@@ -445,7 +444,7 @@ class Recheck:
         panel = self._documents
         if panel is None:
             return None
-        runner = Runner.in_memory(self.job.encoder, self.progress)
+        runner = self._make_runner()
         written_panel = replace(panel, carriers=panel.texts)
         name = f"{self.name}: {which} in documents"
         results = [
@@ -464,8 +463,11 @@ class Recheck:
     def _vector_deviations(self) -> Mapping[int, float] | None:
         return token_vector_deviations(self.job.encoder, self.job.vocabulary)
 
+    def _make_runner(self) -> Runner:
+        return Runner.in_memory(self.job.encoder, self.progress)
+
     def _measure_in_carriers(self, copies: Copies) -> RoundResults:
-        runner = Runner.in_memory(self.job.encoder, self.progress)
+        runner = self._make_runner()
         ids_stage = self._stage
         text_stage = replace(ids_stage, name=f"{self.name}: text", carriers=tuple(self.plan.carriers))
         results = [
