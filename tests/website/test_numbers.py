@@ -192,7 +192,7 @@ CLAIMS = {
         ("1.7 with eight [CLS] in the repaired model", top_tens(TYPED_MINILM, "[CLS] before, repaired")),
         ("3.8 of 120 as it is", [*top_tens(TYPED_GEMMA, "without copies"), GEMMA_QUERIES]),
         ("3.1 with an everyday word", top_tens(TYPED_GEMMA, "an ordinary word before")),
-        ("7 with eight <eos>", top_tens(TYPED_GEMMA, "<eos> before")),
+        ("7.0 with eight <eos>", top_tens(TYPED_GEMMA, "<eos> before")),
         ("3.6 in the repaired model", top_tens(TYPED_GEMMA, "<eos> before, repaired")),
         ("in 2.7 times as many searches", [TYPED_MINILM["[CLS] before"]["ratio"]]),
         ("Its 240 documents", [len(bundled_collection().documents)]),
