@@ -29,7 +29,7 @@ from stickytoken import load_encoder
 from stickytoken.data.metrics import SimilarityTask
 from stickytoken.encoders import Prompting
 from stickytoken.encoders.compute.prefixes import REUSE
-from stickytoken.encoders.files.resolution import EncoderSpec
+from stickytoken.encoders.files.spec import EncoderSpec
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 from stickytoken.evaluation import Tried, read_similarity, tune
 from stickytoken.intervals import bootstrap_samples, contrast_intervals, resampled

@@ -257,7 +257,9 @@ def draw_panel(axes: Axes, name: str, content: dict[str, Any], colours: Sequence
         low, high = (bound * without for bound in row["ratio_interval"])
         axes.barh(position, value, color=colour, height=0.7)
         axes.plot([low, high], [position, position], color=axes.yaxis.label.get_color(), linewidth=1)
-        axes.text(max(value, high) + 0.03 * largest, position, f"{value:.{1 if value >= 1 else 2}f}", va="center")
+        axes.text(
+            max(value, high) + 0.03 * largest, position, f"{value:.{1 if value >= 1 else 2}f}", va="center"
+        )
     axes.set_yticks(range(len(bars)), [name for name, *_ in bars])
     axes.invert_yaxis()
     axes.set_xticks([])

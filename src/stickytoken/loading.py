@@ -12,11 +12,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, overload
 
+from stickytoken.encoders.compute import devices
 from stickytoken.encoders.endpoint import names_endpoint
 from stickytoken.encoders.endpoint.vocabulary import names_tiktoken, vocabulary_of
-from stickytoken.encoders.files import resolution
+from stickytoken.encoders.files import resolution, tokenizer_loading
 from stickytoken.encoders.files.description import require_single_vectors_of
-from stickytoken.encoders.files.resolution import EncoderSpec, ModelSource, Origin
+from stickytoken.encoders.files.resolution import ModelSource, Origin
+from stickytoken.encoders.files.spec import EncoderSpec
 from stickytoken.encoders.files.stored_rows import FLOATING_TYPES, read_stored_tensors, static_matrix
 from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
 from stickytoken.encoders.protocol import Encoder, IdEncoder, is_encoder, reads_ids
@@ -302,7 +304,7 @@ def load_from_spec(spec: EncoderSpec) -> Encoder:
     if spec.dtype not in _DTYPES:
         raise InputError(f"dtype {spec.dtype!r} is unknown: use one of {', '.join(_DTYPES)}")
     if spec.device is not None:
-        resolution.require_device(spec.device)
+        devices.require_device(spec.device)
     source = resolution.resolve_model(spec.model, spec.revision)
     resolution.require_embedding_files(source, spec.revision)
     folder = Path(source.location)
@@ -420,7 +422,7 @@ def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
             stacklevel=2,
         )
     if spec.precision is not None:
-        resolution.require_cuda(model.device.type, name)
+        devices.require_cuda(model.device.type, name)
     options = replace(_with_prompt_texts(spec, model, name), role=None)
     encoder = SentenceTransformerEncoder(model, name, options)
     if dtype != "float32":
@@ -464,7 +466,7 @@ def _require_model_files(folder: Path, name: str) -> None:
     """
     has_model = (folder / "modules.json").is_file() or (folder / "config.json").is_file()
     if not has_model:
-        if any((folder / file).is_file() for file in resolution.TOKENIZER_FILES):
+        if any((folder / file).is_file() for file in tokenizer_loading.TOKENIZER_FILES):
             raise ModelError(f"{name!r} has a tokenizer but no model: detection needs the weights")
         raise ModelError(f"{name!r} has no model: it contains neither modules.json nor config.json")
     if not resolution.has_weights(folder):
@@ -559,7 +561,7 @@ def analyze_vocabulary(encoder: AnyModel | HuggingFaceTokenizer) -> Vocabulary:
     """
     if isinstance(encoder, (str, Path)):
         require_embedding_model(str(encoder))
-        return categorize(resolution.load_tokenizer(encoder))
+        return categorize(tokenizer_loading.load_tokenizer(encoder))
     if isinstance(encoder, HuggingFaceTokenizer):
         return categorize(encoder)
     return categorize(load_encoder(encoder).tokenizer)

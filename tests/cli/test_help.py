@@ -18,7 +18,7 @@ from stickytoken.cli._command import project_table
 from stickytoken.cli.app import app
 from stickytoken.cli.commands import shipping
 from stickytoken.encoders import Prompting
-from stickytoken.encoders.files.resolution import EncoderSpec
+from stickytoken.encoders.files.spec import EncoderSpec
 from stickytoken.errors import InputError
 from stickytoken.explanation import ExplainSettings
 from stickytoken.gate import FailOn

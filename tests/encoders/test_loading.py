@@ -24,7 +24,7 @@ import tiny_architectures as architectures
 from naming import naming
 from stickytoken import load_encoder
 from stickytoken.encoders import load_tokenizer
-from stickytoken.encoders.files import resolution
+from stickytoken.encoders.compute import devices
 from stickytoken.encoders.files.resolution import Origin, require_hub, resolve_model
 from stickytoken.errors import InputError, ModelError, StickyTokenWarning
 from stickytoken.settings.loading import LoadingSettings
@@ -252,18 +252,18 @@ def test_a_model_with_its_own_code_runs_when_it_is_trusted(folder, pristine, tmp
     ],
 )
 def test_a_device_that_cannot_be_used_is_refused_before_the_model_is_looked_for(device, reason):
-    with pytest.raises(InputError, match=naming(repr(device), reason, *resolution.available_devices())):
+    with pytest.raises(InputError, match=naming(repr(device), reason, *devices.available_devices())):
         load_encoder("no-such/model", device=device)
 
 
 def test_one_of_two_accelerators_is_taken_and_a_third_refused(monkeypatch):
-    assert resolution.available_devices()[0] == "cpu"
-    monkeypatch.setattr(resolution, "available_devices", lambda: ["cpu", "cuda:0", "cuda:1"])
+    assert devices.available_devices()[0] == "cpu"
+    monkeypatch.setattr(devices, "available_devices", lambda: ["cpu", "cuda:0", "cuda:1"])
     for device in ("cpu", "cpu:0", torch.device("cpu"), "cuda", "cuda:0", "cuda:1"):
-        resolution.require_device(device)
+        devices.require_device(device)
     for device in ("cuda:2", "xpu", "mps"):
         with pytest.raises(InputError, match=naming(repr(device), "cpu", "cuda:0", "cuda:1")):
-            resolution.require_device(device)
+            devices.require_device(device)
 
 
 def test_a_loaded_model_stays_on_its_device_and_needs_one_with_values(model):

@@ -14,7 +14,7 @@ import tiny_architectures as architectures
 from naming import naming
 from stickytoken import load_encoder
 from stickytoken.encoders import load_tokenizer
-from stickytoken.encoders.files.resolution import GENERIC_TYPES
+from stickytoken.encoders.files.tokenizer_loading import GENERIC_TYPES
 from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import ModelError
 from stickytoken.vocabulary import categorize

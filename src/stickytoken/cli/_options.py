@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from stickytoken.detection.run_folder import RunRecord
     from stickytoken.encoders.endpoint.dry_run import CostEstimate
     from stickytoken.encoders.endpoint.encoder import EndpointEncoder
-    from stickytoken.encoders.files.resolution import EncoderSpec
+    from stickytoken.encoders.files.spec import EncoderSpec
     from stickytoken.loading import DeferredModel
     from stickytoken.measurement.engine import ProgressCallback
     from stickytoken.measurement.ray_engine import EngineChoice
@@ -357,7 +357,7 @@ def _spec_of(
     Raises:
         InputError: The user passed an option that only models behind an endpoint have.
     """
-    from stickytoken.encoders.files.resolution import EncoderSpec
+    from stickytoken.encoders.files.spec import EncoderSpec
 
     settings = asdict(part_of(loading, LoadingSettings))
     spec = EncoderSpec(model=model, prompting=part_of(loading, Prompting), **settings)

@@ -22,7 +22,7 @@ from stickytoken.detection import run_folder
 from stickytoken.detection.evidence import EvidenceMeasurer
 from stickytoken.detection.naming import TokenSource, choose_tokens, reachable_ids, token_ids
 from stickytoken.detection.run import Run, open_run, record_normalizer
-from stickytoken.encoders.files.resolution import EncoderSpec
+from stickytoken.encoders.files.spec import EncoderSpec
 from stickytoken.encoders.protocol import (
     Encoder,
     EncoderIdentity,

@@ -17,7 +17,7 @@ import polars as pl
 
 from stickytoken.detection import run_folder
 from stickytoken.detection.run_folder import LoadingRecord, RunEvidence, RunFolder, RunRecord
-from stickytoken.encoders.files.resolution import EncoderSpec
+from stickytoken.encoders.files.spec import EncoderSpec
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity
 from stickytoken.encoders.roles import Role, in_role
 from stickytoken.errors import InputError, ModelError, RunError

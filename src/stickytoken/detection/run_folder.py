@@ -21,7 +21,7 @@ from pydantic import (
 
 import stickytoken.measurement as store
 from stickytoken.encoders.endpoint import names_endpoint
-from stickytoken.encoders.files.resolution import EncoderSpec
+from stickytoken.encoders.files.spec import EncoderSpec
 from stickytoken.errors import RunError
 from stickytoken.insertion import Placement
 from stickytoken.measurement import resume

@@ -1,6 +1,6 @@
 """Encoders turn texts or token ids into vectors. `stickytoken.load_encoder` makes them of models."""
 
-from stickytoken.encoders.files.resolution import load_tokenizer
+from stickytoken.encoders.files.tokenizer_loading import load_tokenizer
 from stickytoken.encoders.mean_similarity import MeanSimilarity, isoscore, mean_similarity
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity, IdEncoder
 from stickytoken.settings.prompting import Prompting

@@ -23,7 +23,7 @@ from stickytoken.machine import Precision
 from stickytoken.unit_vectors import unit_vectors
 
 if TYPE_CHECKING:
-    from stickytoken.encoders.files.resolution import EncoderSpec
+    from stickytoken.encoders.files.spec import EncoderSpec
 
 Content = tuple[int, ...]
 Derived = TypeVar("Derived")

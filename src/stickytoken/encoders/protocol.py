@@ -18,7 +18,7 @@ from stickytoken.validation import list_of, shown
 from stickytoken.vocabulary import RoundTripTokenizer
 
 if TYPE_CHECKING:
-    from stickytoken.encoders.files.resolution import EncoderSpec
+    from stickytoken.encoders.files.spec import EncoderSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from stickytoken.unit_vectors import Similarity
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from stickytoken.encoders.files.resolution import EncoderSpec
+    from stickytoken.encoders.files.spec import EncoderSpec
     from stickytoken.encoders.inputs.routes import RoutedModel
 
 # Number of sample inputs used to test whether the last layer can be computed for the first token only.

@@ -7,8 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stickytoken.encoders.compute import devices
 from stickytoken.encoders.files import resolution
-from stickytoken.encoders.files.resolution import EncoderSpec, ModelSource, Origin
+from stickytoken.encoders.files.resolution import ModelSource, Origin
+from stickytoken.encoders.files.spec import EncoderSpec
 from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import InputError, ModelError
 from stickytoken.language_models.prompts import PROMPTS, find_prompt, is_template
@@ -83,9 +85,9 @@ def load_language_model(source: ModelSource, spec: EncoderSpec, saved_modules: l
     with resolution.loading_weights(source):
         dtype = getattr(torch, spec.weight_dtype)
         model = AutoModel.from_pretrained(source.location, dtype=dtype, **hub_options)
-    model = model.to(spec.device or resolution.default_device()).eval()
+    model = model.to(spec.device or devices.default_device()).eval()
     if spec.precision is not None:
-        resolution.require_cuda(model.device.type, source.name)
+        devices.require_cuda(model.device.type, source.name)
     # `reading` has the options with defaults for this model; `layer_choice` says where the layer comes from.
     reading, layer_choice = make_reading(find_decoder(model, source.name), prompt, options)
     encoder = CausalPromptEncoder(

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import stickytoken.measurement as store
-from stickytoken.encoders.files.resolution import EncoderSpec
+from stickytoken.encoders.files.spec import EncoderSpec
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity, capabilities_of
 from stickytoken.errors import InputError, MissingExtraError, RunError, StickyTokenError
 from stickytoken.loading import load_from_spec

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from stickytoken.encoders.files.resolution import text_module
+from stickytoken.encoders.files.tokenizer_loading import text_module
 from stickytoken.repairs.model_folder import RepairableModel
 from stickytoken.repairs.records import CheckRecord
 from stickytoken.validation import visible

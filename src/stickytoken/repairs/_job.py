@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from stickytoken.data import Sentences
 from stickytoken.detection.run import Run
-from stickytoken.encoders.files.resolution import load_tokenizer
+from stickytoken.encoders.files.tokenizer_loading import load_tokenizer
 from stickytoken.errors import RepairError
 from stickytoken.insertion import Token
 from stickytoken.loading import load_from_spec

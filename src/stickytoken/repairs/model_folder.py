@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from stickytoken.encoders.files.description import modules_on_route, routes_in
-from stickytoken.encoders.files.resolution import resolve_model, text_module
+from stickytoken.encoders.files.resolution import resolve_model
+from stickytoken.encoders.files.tokenizer_loading import text_module
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import ModelError, RepairError, StickyTokenError
 from stickytoken.measurement import ResultFolder
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from stickytoken.encoders.files.resolution import EncoderSpec
+    from stickytoken.encoders.files.spec import EncoderSpec
     from stickytoken.encoders.files.stored_rows import TokenRows
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 

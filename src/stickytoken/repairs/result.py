@@ -16,7 +16,8 @@ import stickytoken.measurement as store
 from stickytoken.data.documents import Document, NamedColumns, open_documents
 from stickytoken.data.rows import Meter
 from stickytoken.encoders import Encoder
-from stickytoken.encoders.files.resolution import resolve_model, user_tokenizer
+from stickytoken.encoders.files.resolution import resolve_model
+from stickytoken.encoders.files.tokenizer_loading import user_tokenizer
 from stickytoken.encoders.inputs.lengths import NO_LIMIT
 from stickytoken.encoders.protocol import require_ids
 from stickytoken.errors import InputError, RepairError

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stickytoken.encoders.files.resolution import text_module
+from stickytoken.encoders.files.tokenizer_loading import text_module
 from stickytoken.errors import RepairError
 from stickytoken.repairs import _tokenizer_json
 from stickytoken.repairs._tokenizer_json import EditedTokenizer

@@ -26,7 +26,7 @@ from stickytoken.detection.run_folder import LoadingRecord
 from stickytoken.encoders import protocol
 from stickytoken.encoders.endpoint import _answers, dry_run, encoder as encoder_module
 from stickytoken.encoders.endpoint.dry_run import estimate_cost
-from stickytoken.encoders.files.resolution import EncoderSpec
+from stickytoken.encoders.files.spec import EncoderSpec
 from stickytoken.encoders.protocol import Encoder, is_encoder, reads_ids
 from stickytoken.encoders.roles import Role, in_role
 from stickytoken.errors import EncodingError, InputError, ModelError, RunError

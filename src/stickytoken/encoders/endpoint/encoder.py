@@ -22,7 +22,7 @@ from stickytoken.encoders.endpoint._client import MOST_TEXTS, Client, Spending
 from stickytoken.encoders.endpoint._sending import Sender
 from stickytoken.encoders.endpoint._server import ServerBehaviour, ask_server, vectors_of_fixed_texts
 from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary, vocabulary_of
-from stickytoken.encoders.files.resolution import EncoderSpec
+from stickytoken.encoders.files.spec import EncoderSpec
 from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
 from stickytoken.encoders.protocol import quote_text
 from stickytoken.encoders.roles import Role

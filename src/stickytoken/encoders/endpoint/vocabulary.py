@@ -12,7 +12,7 @@ from typing import Any
 
 from stickytoken.data import load_sentences
 from stickytoken.encoders.endpoint import names_endpoint
-from stickytoken.encoders.files.resolution import load_tokenizer
+from stickytoken.encoders.files.tokenizer_loading import load_tokenizer
 from stickytoken.encoders.inputs.tokenizer import adapt
 from stickytoken.errors import InputError, ModelError, require_package
 from stickytoken.validation import list_of
