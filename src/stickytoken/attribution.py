@@ -210,7 +210,8 @@ def why(
 
     Raises:
         InputError: A text is empty or not a string, or an argument cannot be used.
-        EncodingError: A text has no tokens, or the model returns no usable vector for it.
+        EncodingError: A text has no tokens or a token without an embedding, or the model returns no usable
+            vector for it.
         RunError: The run was made with another model.
 
     Examples:

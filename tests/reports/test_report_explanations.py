@@ -110,9 +110,9 @@ def test_a_model_without_attention_is_said_to_have_none(run, planted_encoder, tm
     [
         ("heads.parquet", b"PAR1", ("damaged",)),
         ("explanation.json", b"{", ("damaged",)),
-        ("explanation.json", b'{"schema_version": 1}', ("version", 1)),
+        ("explanation.json", b'{"schema_version": 2}', ("version", 2)),
         ("explanation.json", b"[]", ("valid",)),
-        ("explanation.json", b'{"schema_version": 2}', ("identity",)),
+        ("explanation.json", b'{"schema_version": 3}', ("identity",)),
         ("measures.parquet", pl.col("value").cast(pl.String), ("String", "Float64")),
         ("measures.parquet", pl.lit(math.nan).alias("benign_mean"), ("finite", "'benign_mean'")),
         ("neighbours.parquet", pl.lit(None, pl.Float64).alias("cosine"), ("empty", "'cosine'")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeGuard, TypeVar, runtime_checkable
@@ -333,10 +334,9 @@ def content_limit(encoder: Encoder) -> int | None:
     limit = encoder.max_length
     if limit is None:
         return None
-    # The maximum length includes special tokens, whose number only `fits` knows.
-    while limit > 0 and not encoder.fits((0,) * limit):
-        limit -= 1
-    return limit
+    # The maximum length includes special tokens and may count a text twice, which only `fits` knows. So the
+    # first number of ids that does not fit is searched for.
+    return bisect_left(range(1, limit + 1), True, key=lambda count: not encoder.fits((0,) * count))
 
 
 def texts_of(texts: object) -> list[str]:

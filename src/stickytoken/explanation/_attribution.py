@@ -114,24 +114,23 @@ class Attributor:
         paired_carriers = self.material.carriers[: self.settings.pairs]
         pairs = [self._choose_pair(carrier, token_id) for carrier in paired_carriers]
         # The work is counted in parts of texts. In a pair, each token is a part of its own.
-        part_counts = [len(set(carrier.labels)) for carrier in carriers]
-        total = len(attributed_ids) * sum(part_counts) + sum(pair.size for pair in pairs)
+        part_count = sum(len(set(carrier.labels)) for carrier in carriers)
+        total = len(attributed_ids) * part_count + sum(pair.size for pair in pairs)
         stored = _StoredResults(folder, progress, total)
         progress(Progress("attribution", 0, total))
 
-        by_token: dict[int, dict[str, Floats]] = {}
-        result_numbers = itertools.count()  # each result for a token in a carrier is stored under its number
-        for attributed_id in attributed_ids:
-            results = []
-            for carrier, part_count in zip(carriers, part_counts, strict=True):
-                compute = partial(self._attribute_by_part, carrier, attributed_id)
-                number = next(result_numbers)
-                results.append(
-                    stored.read_or_compute("attribution", number, attributed_id, part_count, compute)
-                )
-            by_token[attributed_id] = {
-                name: np.array([result[name] for result in results]) for name in AREAS["attribution"]
+        results: dict[int, list[dict[str, Any]]] = {attributed_id: [] for attributed_id in attributed_ids}
+        for number, (attributed_id, carrier) in enumerate(itertools.product(attributed_ids, carriers)):
+            compute = partial(self._attribute_by_part, carrier, attributed_id)
+            work = len(set(carrier.labels))
+            result = stored.read_or_compute("attribution", number, attributed_id, work, compute)
+            results[attributed_id].append(result)
+        by_token = {
+            attributed_id: {
+                name: np.array([result[name] for result in results_of_token]) for name in AREAS["attribution"]
             }
+            for attributed_id, results_of_token in results.items()
+        }
         attributed_pairs = []
         for number, pair in enumerate(pairs):
             compute = partial(self._attribute_by_position, pair)
@@ -207,13 +206,12 @@ def make_pair_rows(token_id: int, pairs: Sequence[AttributedPair]) -> list[dict[
     """Return a row for each attributed pair, keyed by column.
 
     A row has the texts, their similarity with and without copies, and how much of the similarity with copies
-    comes from the copies and from the carrier's own tokens.
+    comes from the copies and from the rest of the carrier.
     """
     rows = []
     for number, attributed in enumerate(pairs):
         row_sums = attributed.matrix.sum(axis=1)
-        row_parts = np.array(_list_row_parts(attributed))
-        sums = {part: float(row_sums[row_parts == part].sum()) for part in ("copies", "carrier", "prompt")}
+        is_copy = np.array(attributed.pair.carrier.labels) == Part.COPIES
         rows.append(
             {
                 "token_id": token_id,
@@ -222,9 +220,9 @@ def make_pair_rows(token_id: int, pairs: Sequence[AttributedPair]) -> list[dict[
                 "anchor": attributed.pair.anchor,
                 "similarity": attributed.similarity,
                 "similarity_before": attributed.pair.similarity_before,
-                "from_copies": sums["copies"],
-                # The prompt, like the carrier, is part of the text even if no copies are added.
-                "from_carrier": sums["carrier"] + sums["prompt"],
+                "from_copies": float(row_sums[is_copy].sum()),
+                # Here, the prompt counts as the carrier: it is part of the text even if no copies are added.
+                "from_carrier": float(row_sums[~is_copy].sum()),
             }
         )
     return rows
@@ -236,28 +234,18 @@ def make_cell_rows(
     """Return a row for each cell in the attributed pairs' matrices."""
     cells = []
     for number, attributed in enumerate(pairs):
-        row_parts = _list_row_parts(attributed)
-        row_tokens = _name_tokens(attributed.pair.carrier_ids, names)
-        column_tokens = _name_tokens(attributed.pair.anchor_ids, names)
+        pair = attributed.pair
         for (row, column), value in np.ndenumerate(attributed.matrix):
             cells.append(
                 {
                     "token_id": token_id,
                     "pair": number,
                     "row": row,
-                    "row_token": row_tokens[row],
-                    "row_part": row_parts[row],
+                    "row_token": names.get(pair.carrier_ids[row], ""),
+                    "row_part": Part(pair.carrier.labels[row]).name.lower(),
                     "column": column,
-                    "column_token": column_tokens[column],
+                    "column_token": names.get(pair.anchor_ids[column], ""),
                     "value": float(value),
                 }
             )
     return cells
-
-
-def _list_row_parts(attributed: AttributedPair) -> list[str]:
-    return [Part(label).name.lower() for label in attributed.pair.carrier.labels]
-
-
-def _name_tokens(ids: Sequence[int], names: Mapping[int, str]) -> list[str]:
-    return [names.get(token_id, "") for token_id in ids]
