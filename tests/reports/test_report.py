@@ -334,8 +334,14 @@ def test_the_steps_depend_on_what_was_found_and_whether_it_can_be_repaired(run, 
         help_text = planted.command(words[1], "--help").stdout
         assert all(word in help_text for word in words if word.startswith("--"))
     document = json.loads((run_copy / "run.json").read_text("utf-8"))
-    for prompt, first in ({"prompt": "prompteol", "layer": -1}, "scan"), ({"prompt": ""}, "repair"):
-        planted.edit_record(run_copy, model=document["model"] | {"loading": prompt})
+    for loading, first in (
+        ({"prompt": "prompteol", "layer": -1}, "scan"),
+        ({"layer_choice": "saved with the model"}, "scan"),
+        ({"layer": 1}, "scan"),
+        ({"endpoint": {}}, "scan"),
+        ({"prompt": ""}, "repair"),
+    ):
+        planted.edit_record(run_copy, model=document["model"] | {"loading": loading})
         assert commands(open_run(run_copy))[0] == first
 
 

@@ -141,6 +141,7 @@ def audit(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision ea
         identity_parts=identity_parts,
         run=str(run.path),
         run_identity=run.record.identity,
+        repairable=run.repairable,
         model=run.model_name,
         device=model.device,
         settings=asdict(settings),

@@ -16,7 +16,7 @@ from stickytoken.validation import file_path
 AUDIT = "audit"
 """What the names of audit folders begin with."""
 AUDIT_FILE = "audit.json"
-AUDIT_SCHEMA_VERSION = 5
+AUDIT_SCHEMA_VERSION = 6
 
 # The groups of measured tokens; see `choose_tokens`.
 NAMED = "named"
@@ -180,6 +180,7 @@ class AuditRecord(resume.MeasurementRecord):
 
     Attributes:
         run: the run folder, as the user named it.
+        repairable: whether the model of the run can be repaired, for the suggested commands.
         documents: the documents as the user named them, for the suggested commands.
         column: the columns that the user named, for the suggested commands.
     """
@@ -187,6 +188,7 @@ class AuditRecord(resume.MeasurementRecord):
     schema_version: int = AUDIT_SCHEMA_VERSION
     run: str
     run_identity: str
+    repairable: bool
     model: str
     device: str
     settings: dict[str, Any]

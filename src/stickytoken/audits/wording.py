@@ -442,6 +442,8 @@ def next_steps(audit: Audit) -> list[NextStep]:
         f"stickytoken check {_RULES_FILE} --documents {documents}{column} --fail-on-documents repetition "
         "--fail-on-documents special",
     )
+    if not audit.record.repairable:
+        return [clean, check]
     sticky = audit.sticky
     flagged = audit.tokens.filter(group=FLAGGED)
     if not sticky.is_empty():

@@ -148,6 +148,14 @@ class Run:
         return self.record.model.title
 
     @property
+    def repairable(self) -> bool:
+        """Whether `repair` can repair the model: not behind an endpoint, with a prompt or at an inner layer."""
+        loading = self.record.model.loading
+        if loading is None:
+            return True
+        return loading.endpoint is None and loading.layer_choice is None and loading.prompting.layer is None
+
+    @property
     def available(self) -> int:
         """Number of vocabulary entries that can occur in text."""
         return self.record.model.available
@@ -491,9 +499,7 @@ def next_steps(run: Run, repair_verified_on: str | None = None) -> tuple[NextSte
         return NextStep("see what copies do to your own documents", audit), scanned
     clean = NextStep("then take the copies out of them", f"stickytoken clean {folder} YOUR_DOCUMENTS")
     find = NextStep("find the documents that contain copies", f"{scan} --effect")
-    loading = run.record.model.loading
-    if loading is not None and (loading.endpoint is not None or loading.prompting.layer is not None):
-        # A model behind an endpoint, or one that is read at an inner layer, cannot be repaired.
+    if not run.repairable:
         return find, clean
     check = NextStep("check the repaired copy, or another model, in CI", "stickytoken check YOUR_FOLDER")
     find_instead = find._replace(purpose=f"or keep this model, and {find.purpose}")
