@@ -33,7 +33,7 @@ from stickytoken.validation import file_path, or_default, require_callable
 __all__ = ["Audit", "AuditSettings", "audit", "audits_in", "open_audit"]
 
 # Increase this version when the same inputs no longer give the same numbers.
-_IDENTITY_VERSION = 9
+_IDENTITY_VERSION = 10
 
 
 def audit(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision each
