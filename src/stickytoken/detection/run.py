@@ -149,7 +149,7 @@ class Run:
 
     @property
     def repairable(self) -> bool:
-        """Whether `repair` can repair the model: not behind an endpoint, with a prompt or at an inner layer."""
+        """Whether `repair` takes the model: not behind an endpoint, through a prompt or at an inner layer."""
         loading = self.record.model.loading
         if loading is None:
             return True
