@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar
 
 import polars as pl
 from filelock import FileLock, Timeout
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from stickytoken.errors import InputError, RunError
@@ -217,6 +217,7 @@ def default_folder(model: str, kind: str, identity: str) -> Path:
 
 
 Record = TypeVar("Record", bound=BaseModel)
+Validated = TypeVar("Validated")
 
 RUN_FILE = "run.json"
 IDENTITY_FILE = "identity.json"
@@ -551,14 +552,14 @@ def require_version(version: object, current: int, path: Path, command: str) -> 
     raise RunError(f"{written}: run `{command}` again, in another folder")
 
 
-def validated(kind: type[Record], raw: Any, path: Path) -> Record:
-    """Validate the JSON values of a file, and return them as a record.
+def validated(kind: type[Validated], raw: Any, path: Path) -> Validated:
+    """Validate the JSON values of a file, and return them as a record or as settings.
 
     Raises:
         RunError: a value is invalid. The message names the first invalid value.
     """
     try:
-        return kind.model_validate(raw)
+        return TypeAdapter(kind).validate_python(raw)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(key) for key in first["loc"]) or "the document"

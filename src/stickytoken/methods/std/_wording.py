@@ -15,12 +15,12 @@ from stickytoken.methods import (
     Scatter,
     base,
 )
-from stickytoken.methods.stored_settings import StoredSettings
 from stickytoken.unit_vectors import Similarity
 
 if TYPE_CHECKING:
     from stickytoken.methods.std.records import StdPlanRecord, StdResultRecord
     from stickytoken.methods.std.validation import StdEvidence
+    from stickytoken.settings.std import StdSettings
 
     Run: TypeAlias = base.FinishedRun[StdPlanRecord, StdResultRecord]
 
@@ -143,12 +143,12 @@ def _key_facts(run: Run) -> list[Fact]:
     ]
 
 
-def _describe_method(settings: StoredSettings) -> str:
+def _describe_method(settings: StdSettings) -> str:
     return (
         "The method of Chen et al. (ACL 2025): every token was scored on a few sentence pairs, with 1 to "
-        f"{settings.text('copies')} copies at the beginning, at the end or between words. The "
-        f"{settings.number('candidate_share'):.2%} of the tokens with the best scores were validated on "
-        f"{settings.number('validation_pairs'):g} pairs below the mean similarity. Outliers among these "
+        f"{settings.copies} copies at the beginning, at the end or between words. The "
+        f"{settings.candidate_share:.2%} of the tokens with the best scores were validated on "
+        f"{settings.validation_pairs} pairs below the mean similarity. Outliers among these "
         "candidates are called sticky."
     )
 
