@@ -161,10 +161,9 @@ def _plan_facts(plan: StdPlanRecord) -> dict[str, Any]:
 
 def describe_figures(run: Run) -> list[Figure]:
     """Describe three figures: scores of tokens, rates of candidates, and rates against lifts."""
-    # Every token has an exact score in runs with few tokens or with `scores=all`, and in runs by older
-    # versions, which stored no sampled scores. In other runs, exact scores are known mainly for the
-    # random sample and for the best tokens. The figure shows only the sample, because with the best
-    # tokens it would no longer show the distribution over the vocabulary.
+    # Every token has an exact score in runs with few tokens or with `scores=all`. In other runs, exact
+    # scores are known mainly for the random sample and for the best tokens. The figure shows only the
+    # sample, because with the best tokens it would no longer show the distribution over the vocabulary.
     has_all_scores = run.tokens["sticky_score"].null_count() == 0
     shown_tokens = "all examined tokens" if has_all_scores else "random tokens"
     return [
