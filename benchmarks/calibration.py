@@ -220,8 +220,6 @@ def with_plan(
 ) -> MeasuredJob:
     """Combine measurements with a plan and a job, of which the estimates need only pilots and settings."""
     plan = ProfilePlanRecord(
-        mean_similarity=0.0,
-        mean_similarity_entries=1,
         left_out=0,
         anchors=[],
         carriers=[],

@@ -280,7 +280,7 @@ def why(
     else:
         second_contributions = attribute(second_text, _make_watch("second text", progress))
     matrix = similarity_matrix(first_contributions, second_contributions)
-    u = mean_similarity(model, most=_ENTRIES_FOR_U).value if opened is None else opened.plan.mean_similarity
+    u = mean_similarity(model, most=_ENTRIES_FOR_U).value if opened is None else opened.mean_similarity
     return Why(
         model=model.name,
         method=chosen_method.value,

@@ -1,4 +1,4 @@
-"""Publish the results of a run in a model card or as evaluation results, in local files or on the hub."""
+"""Write the results of a run into a model card, or as evaluation results in the format of the hub."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from stickytoken import comparisons
 from stickytoken.detection.run import Run
-from stickytoken.errors import InputError, ModelError, RunError, reading
+from stickytoken.errors import InputError, RunError, reading
 from stickytoken.measurement import make_folder, write_atomically
 from stickytoken.methods import wording
 from stickytoken.methods.measures import ERASED, MEASURES, PUSH
@@ -298,7 +297,7 @@ def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
     """
     from huggingface_hub import EvalResultEntry
 
-    require_id("the data set", dataset)
+    _require_hub_id(dataset)
     compared = comparisons.ComparedRun(run.model_title, run)
     level = f"{100 * compared.confidence:.4g}% interval"
     basis = f"{len(run.tokens)} of {run.available} available tokens, method {run.record.method}"
@@ -323,24 +322,14 @@ def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
     ]
 
 
-def require_id(what: str, name: str) -> None:
-    """Raise an InputError unless the name is a valid hub id; ``what`` is the subject of the error message."""
+def _require_hub_id(dataset: str) -> None:
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
     try:
-        validate_repo_id(name)
+        validate_repo_id(dataset)
     except HFValidationError as error:
-        raise InputError(f"{what} {shown(name)} is not a valid hub id: pass owner/name") from error
-
-
-def eval_results_yaml(entries: list[EvalResultEntry]) -> str:
-    """Return evaluation results as YAML, in the hub's format."""
-    import yaml
-    from huggingface_hub import eval_result_entries_to_yaml
-
-    text: str = yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False, width=1000)
-    return text
+        raise InputError(f"the data set {shown(dataset)} is not a valid hub id: pass owner/name") from error
 
 
 def write_eval_results(run: Run, dataset: str, path: str | Path) -> bool:
@@ -366,10 +355,11 @@ def write_eval_results(run: Run, dataset: str, path: str | Path) -> bool:
         True
     """
     import yaml
-    from huggingface_hub import parse_eval_result_entries
+    from huggingface_hub import eval_result_entries_to_yaml, parse_eval_result_entries
 
     target = file_path("the file of evaluation results", path)
-    content = eval_results_yaml(eval_results(run, dataset)).encode()
+    entries = eval_result_entries_to_yaml(eval_results(run, dataset))
+    content = yaml.safe_dump(entries, sort_keys=False, width=1000).encode()
     with reading(target, RunError):
         before = target.read_bytes() if target.exists() else b""
     if before == content:
@@ -392,76 +382,4 @@ def write_eval_results(run: Run, dataset: str, path: str | Path) -> bool:
     return True
 
 
-_CARD = "README.md"
-_EVAL_FILE = ".eval_results/stickytoken.yaml"
-# Maximum number of characters to quote from a hub error in a message.
-_SHOWN_ERROR = 200
-
-
-def push_card(
-    run: Run, repository: str, dataset: str | None = None, endpoint: str | None = None
-) -> str | None:
-    """Write a run's block into the model card of a hub repository, in one commit.
-
-    The hub rejects the commit if another commit was made after the card was read.
-
-    Args:
-        run: the run.
-        repository: a model repository, owner/name.
-        dataset: id of a benchmark data set. If ``dataset`` is passed, the commit also contains the evaluation
-            results.
-        endpoint: address of the hub; if None, the default hub is used.
-
-    Returns:
-        Address of the new commit; None if nothing had to change.
-
-    Raises:
-        InputError: the id of the repository or the data set is not valid, the network is switched off, or the
-            markers in the card are damaged.
-        ModelError: the hub cannot be reached, or rejects the commit.
-
-    Examples:
-        >>> from stickytoken.model_cards import push_card
-        >>> push_card(run, "me/my-model")  # doctest: +SKIP
-    """
-    from huggingface_hub import CommitOperationAdd, HfApi, constants
-
-    # The base class of network errors depends on the HTTP client of huggingface_hub.
-    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
-
-    require_id("the repository", repository)
-    if constants.HF_HUB_OFFLINE:
-        raise InputError(f"sending to {repository} needs the network, but HF_HUB_OFFLINE is set: unset it")
-    files: dict[str, bytes] = {}
-    if dataset is not None:
-        files[_EVAL_FILE] = eval_results_yaml(eval_results(run, dataset)).encode()
-    api = HfApi(endpoint=endpoint)
-    try:
-        repository_info = api.model_info(repository)
-        commit = repository_info.sha
-        present = {sibling.rfilename for sibling in repository_info.siblings or ()}
-        # The present content of the files to write; None for those that the repository lacks.
-        before: dict[str, bytes | None] = dict.fromkeys((_CARD, *files))
-        with TemporaryDirectory() as folder:
-            for name in before:
-                if name in present:
-                    copy = api.hf_hub_download(repository, name, revision=commit, local_dir=folder)
-                    before[name] = Path(copy).read_bytes()
-        files[_CARD] = with_block(before[_CARD] or b"", card_block(run), f"{repository}/{_CARD}")
-        changes = [
-            CommitOperationAdd(name, content) for name, content in files.items() if content != before[name]
-        ]
-        if not changes:
-            return None
-        created = api.create_commit(
-            repository, changes, commit_message="Sticky tokens, measured by stickytoken", parent_commit=commit
-        )
-    except (HTTPError, OSError) as error:
-        reason = " ".join(str(error).split())[:_SHOWN_ERROR]
-        raise ModelError(
-            f"{repository} was not changed: the hub did not accept the card ({reason})"
-        ) from error
-    return str(created.commit_url)
-
-
-__all__ = ["card_block", "push_card", "table_row", "write_block", "write_eval_results"]
+__all__ = ["card_block", "table_row", "write_block", "write_eval_results"]

@@ -1,5 +1,7 @@
 """The index that is audited: its documents, queries, columns and stored vectors."""
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import pytest
@@ -13,7 +15,7 @@ from planted import command
 from stickytoken import load_encoder, open_run
 from stickytoken.audits import audit, wording
 from stickytoken.audits._index import Queries
-from stickytoken.errors import InputError
+from stickytoken.errors import InputError, ModelError
 from stickytoken.insertion import Token
 
 
@@ -35,6 +37,20 @@ def test_too_few_queries_are_refused_before_anything_is_encoded(tampered_run, te
             out=tmp_path / "audit",
         )
     assert not (tmp_path / "audit").exists()
+
+
+@pytest.mark.parametrize("named", ["source", "encoder"])
+def test_a_model_that_reads_no_ids_is_refused_before_a_run_of_it_is_made(
+    tampered_run, texts, tmp_path, named
+):
+    def embed(texts):
+        pytest.fail("texts are encoded")
+
+    source, encoder = (embed, None) if named == "source" else (tampered_run, embed)
+    settings = replace(SMALL, insertion="ids")
+    with pytest.raises(ModelError, match=naming("'ids'", "'text'")):
+        audit(source, texts, encoder=encoder, runs=tmp_path, settings=settings, progress=pytest.fail)
+    assert not list(tmp_path.iterdir())
 
 
 def test_without_queries_first_sentences_are_taken(tampered_run, texts, tmp_path):

@@ -95,6 +95,15 @@ def test_special_tokens_are_found_as_the_tokenizer_reads_them():
     assert [span_text for span_text, kind, _ in found(text)] == ["<|endoftext|>", "[SEP]", "[SEP]"]
 
 
+@pytest.mark.parametrize(("copies", "kind"), [(3, SpanKind.SPECIAL), (4, SpanKind.FLAGGED)])
+def test_four_copies_of_a_flagged_special_token_are_flagged_wherever_they_stand(copies, kind):
+    rules = CleaningRules(words=("[CLS]",), specials=("[CLS]", "[SEP]"))
+    text = "[SEP] " + " of wings and of air ".join(["[CLS]"] * copies)
+    expected = [("[SEP]", SpanKind.SPECIAL, 1), *[("[CLS]", kind, 1)] * copies]
+    assert found(text, rules) == expected
+    assert all(span.is_special and span.is_certain for span in find_spans(text, rules))
+
+
 def test_a_strike_tag_is_a_special_token_only_in_plain_text():
     rules = CleaningRules(specials=("<s>", "</s>"))
     assert {span.fix for span in find_spans("air <s> flow </s>", rules)} == {Fix.SAFE}

@@ -85,7 +85,8 @@ def test_the_rule_and_the_effort_end_the_answer(run):
 def test_json_has_the_result_and_the_sticky_tokens(run):
     document = planted.document(planted.command("show", run, "--format", "json"))
     assert " ".join(sorted(document)) == (
-        "available confirmed found headline in_documents looked_at method model ordinary_contraction "
+        "available confirmed found headline in_documents looked_at mean_similarity mean_similarity_entries "
+        "mean_similarity_error method model ordinary_contraction "
         "ordinary_found ordinary_push random_in_documents random_pushing run screening_carriers seconds "
         "sequences sticky texts_per_token unconfirmed vectors_compared"
     )
@@ -119,11 +120,11 @@ def test_tokens_that_were_asked_for_are_all_listed(workspace, options, tmp_path,
     stages = [line.split(":")[0] for line in lines if line[:4] not in ("note", "Next")]
     assert stages == [
         "read",
-        "mean similarity",
         "pilot",
         "screen",
         "confirm-1",
         "confirm-further",
+        "mean similarity",
         "evidence",
         "report",
     ]

@@ -223,7 +223,7 @@ def test_every_number_equals_that_of_a_plain_version_of_the_method(
         [rates[""] for rates, *_ in validated.values()], n=4, method="inclusive"
     )
 
-    assert run.plan.mean_similarity == pytest.approx(mean, abs=1e-6)
+    assert run.mean_similarity == pytest.approx(mean, abs=1e-6)
     assert run.result.score_threshold == pytest.approx(threshold, abs=1e-6)
     assert run.result.rate_threshold == pytest.approx(third + 0.7 * (third - first), abs=1e-9)
     assert run.tokens["token_id"].to_list() == [token_id for token_id, _ in scores]

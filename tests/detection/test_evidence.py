@@ -48,7 +48,7 @@ def test_curves_and_pairs_are_those_of_a_plain_computation(model, run):
     sentences = run.plan.anchors
     for row in evidence.tokens.filter(~pl.col("ordinary")).head(2).to_dicts():
         similarities = plain_similarities(model, run, row["token_id"])
-        below = similarities[0] < run.plan.mean_similarity
+        below = similarities[0] < run.mean_similarity
         for side, pairs in (("below", below), ("above", ~below)):
             expected = [float(similarities[n][pairs].mean()) for n in row["copies"]]
             assert row[side] == pytest.approx(expected, abs=1e-5)

@@ -1,93 +1,24 @@
 """The block of a model card: what it says, and that it touches nothing else."""
 
-import base64
-import hashlib
 import html
 import json
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import polars as pl
 import pytest
 import yaml
-from huggingface_hub import constants, parse_eval_result_entries
+from huggingface_hub import parse_eval_result_entries
 from hypothesis import given, strategies as st
 from markdown_it import MarkdownIt
 
 import planted
 import profiled
-from embedding_server import QuietHandler, listening
 from hostile import HOSTILE, assert_harmless
 from naming import naming, says
 from stickytoken import model_cards as cards, open_run
-from stickytoken.errors import InputError, ModelError, RunError
-
-
-class Hub:
-    def __init__(self, files: dict[str, bytes]) -> None:
-        self.files = dict(files)
-        self.refusing = 200
-        self.url = ""
-        self.commits: list[list[dict]] = []
-
-    @property
-    def sha(self) -> str:
-        return hashlib.sha1(repr(sorted(self.files.items())).encode()).hexdigest()
-
-
-@contextmanager
-def serving(repository: str, files: dict[str, bytes]) -> Iterator[Hub]:
-    hub = Hub(files)
-
-    class Handler(QuietHandler, BaseHTTPRequestHandler):
-        def _answer(self, status: int, body: bytes, **headers: str) -> None:
-            self.send_response(status)
-            for name, value in (headers | {"Content_Length": str(len(body))}).items():
-                self.send_header(name.replace("_", "-"), value)
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
-
-        def _json(self, status: int, document: dict) -> None:
-            self._answer(status, json.dumps(document).encode(), Content_Type="application/json")
-
-        def do_GET(self) -> None:
-            if self.path.startswith(f"/api/models/{repository}"):
-                siblings = [{"rfilename": name} for name in hub.files]
-                self._json(200, {"id": repository, "sha": hub.sha, "siblings": siblings})
-                return
-            name = self.path.partition(f"/{repository}/resolve/{hub.sha}/")[2]
-            content = hub.files[name]
-            self._answer(200, content, ETag=f'"{hashlib.sha1(content).hexdigest()}"', X_Repo_Commit=hub.sha)
-
-        def do_HEAD(self) -> None:
-            self.do_GET()
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            if "/preupload/" in self.path:
-                regular = {"uploadMode": "regular", "shouldIgnore": False}
-                files = [{"path": file["path"], **regular} for file in json.loads(body)["files"]]
-                self._json(200, {"files": files})
-            elif self.path == "/api/validate-yaml":
-                self._json(200, {})
-            elif hub.refusing != 200:
-                self._json(hub.refusing, {"error": "no"})
-            else:
-                lines = [json.loads(line) for line in body.splitlines()]
-                hub.commits.append(lines)
-                files = [line["value"] for line in lines if line["key"] == "file"]
-                hub.files |= {file["path"]: base64.b64decode(file["content"]) for file in files}
-                commit = f"{hub.url}/{repository}/commit/{hub.sha}"
-                self._json(200, {"commitUrl": commit, "commitOid": hub.sha})
-
-    with listening(Handler) as hub.url:
-        yield hub
-
+from stickytoken.errors import InputError, RunError
 
 BLOCK = f"{cards.BEGIN}\n\n## Sticky tokens\n\nnone\n\n{cards.END}"
 OTHER = f"{cards.BEGIN}\n\nanother\n\n{cards.END}"
@@ -256,6 +187,9 @@ def test_the_file_is_written_once(tmp_path):
     assert written.st_mode & 0o777 == 0o640
     assert cards.write_block(BLOCK, str(path)) is False
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (written.st_ino, written.st_mtime_ns)
+    path.write_bytes(b"")
+    assert cards.write_block(BLOCK, path) is True
+    assert path.read_text("utf-8") == f"{BLOCK}\n"
     with pytest.raises(InputError, match=naming(tmp_path / "absent.md")):
         cards.write_block(BLOCK, tmp_path / "absent.md")
     with pytest.raises(RunError, match=naming(tmp_path)):
@@ -300,37 +234,6 @@ def test_results_of_others_are_not_overwritten(run, tmp_path):
         cards.write_eval_results(run, "a/b/c", tmp_path / "new.yaml")
 
 
-def test_a_push_is_one_commit_and_a_second_one_changes_nothing(run, monkeypatch):
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    with serving("me/model", {"README.md": FRONT, "config.json": b"{}"}) as hub:
-        parent = hub.sha
-        commit = cards.push_card(run, "me/model", "someone/sticky", endpoint=hub.url)
-        assert commit == f"{hub.url}/me/model/commit/{hub.sha}"
-        assert hub.files["README.md"] == cards.with_block(FRONT, cards.card_block(run), "x")
-        entries = yaml.safe_load(hub.files[".eval_results/stickytoken.yaml"])
-        assert parse_eval_result_entries(entries) == cards.eval_results(run, "someone/sticky")
-        assert hub.files["config.json"] == b"{}"
-        (lines,) = hub.commits
-        assert lines[0]["value"]["parentCommit"] == parent
-        assert cards.push_card(run, "me/model", "someone/sticky", endpoint=hub.url) is None
-        assert len(hub.commits) == 1
-
-
-def test_a_card_that_is_not_there_is_made_and_a_damaged_one_is_left(run, monkeypatch):
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    with serving("me/model", {}) as hub:
-        cards.push_card(run, "me/model", endpoint=hub.url)
-        assert hub.files["README.md"] == f"{cards.card_block(run)}\n".encode()
-        hub.files["README.md"] = cards.BEGIN.encode()
-        with pytest.raises(InputError, match=naming("me/model/README.md", cards.BEGIN)):
-            cards.push_card(run, "me/model", endpoint=hub.url)
-        hub.files["README.md"] = FRONT
-        hub.refusing = 403
-        with pytest.raises(ModelError, match=naming("me/model", 403)):
-            cards.push_card(run, "me/model", endpoint=hub.url)
-        assert hub.files["README.md"] == FRONT
-
-
 def test_the_command_prints_writes_and_says_what_changed(run, tmp_path):
     assert planted.command("card", run.path).stdout == f"{cards.card_block(run)}\n"
     path = tmp_path / "README.md"
@@ -344,9 +247,6 @@ def test_the_command_prints_writes_and_says_what_changed(run, tmp_path):
     document = planted.document(planted.command("card", run.path, *options))
     assert (document["eval_results_changed"], results.is_file()) == (True, True)
     planted.assert_refused("card", run.path, "--eval-results", tmp_path / "a.yaml", saying="--eval-dataset")
-    options = naming("--eval-results", "--push")
-    planted.assert_refused("card", run.path, "--eval-dataset", "a/b", saying=options)
+    planted.assert_refused("card", run.path, "--eval-dataset", "a/b", saying="--eval-results")
     planted.assert_refused("card", run.path, "--table", "--model-card", path, saying="--table")
     assert planted.command("card", run.path, "--table").stdout == f"{cards.table_row(run)}\n"
-    planted.assert_refused("card", run.path, "--push", "me/model", saying="HF_HUB_OFFLINE")
-    planted.assert_refused("card", run.path, "--push", "a b", saying=naming("'a b'"))

@@ -44,7 +44,6 @@ NOT_EXECUTED = {
     "uv pip install": "installs packages, from an index that the tests do not reach",
     "python benchmarks/": "a benchmark, of minutes to hours",
     "stickytoken detect MODEL --set engine=ray": "starts a cluster; tests/measurement does, in half a minute",
-    "stickytoken card RUN --push": "sends to the hub; tests/model_cards has a hub of its own",
     "stickytoken impact RUN --preset paper": "tasks of the hub, and hours; tests/impacts has its edits",
     "stickytoken published --add STD_RUN": "a run of std over a whole vocabulary; tests/comparisons has one",
     "stickytoken detect all-MiniLM-L6-v2 --config fast.toml": "the file, which the page shows, chooses a GPU",

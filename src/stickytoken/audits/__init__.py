@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import stickytoken.measurement as store
 from stickytoken import wall_time
 from stickytoken.audits import results
-from stickytoken.audits.results import Audit, AuditRecord, RuleRecord, audits_in, open_audit
+from stickytoken.audits.results import Audit, audits_in, open_audit
 from stickytoken.data.documents import DocumentSource, NamedColumns, open_documents
 from stickytoken.detection.finding import find_run
 from stickytoken.detection.naming import TokenSource
 from stickytoken.detection.run import Run, encoder_for, rule_of
 from stickytoken.encoders import protocol
-from stickytoken.encoders.roles import identity_of_queries
 from stickytoken.insertion import Insertion
 from stickytoken.loading import AnyModel, load_encoder
-from stickytoken.machine import digest
 from stickytoken.measurement import ResultFolder, engine as engines, resume
 from stickytoken.measurement.ray_engine import EngineChoice, chosen_engine
 from stickytoken.measurement.whole_progress import WholeProgress
@@ -27,16 +23,13 @@ from stickytoken.methods.runner import Runner
 from stickytoken.scanning.vectors import StoredVectors, VectorSource, open_vectors
 from stickytoken.settings import choose_insertion
 from stickytoken.settings.audit import AuditSettings
-from stickytoken.settings.reading import ColumnChoice, columns_of
+from stickytoken.settings.reading import ColumnChoice
 from stickytoken.validation import file_path, or_default, require_callable
 
 __all__ = ["Audit", "AuditSettings", "audit", "audits_in", "open_audit"]
 
-# Increase this version when the same inputs no longer give the same numbers.
-_IDENTITY_VERSION = 10
 
-
-def audit(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision each
+def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
     source: AnyModel | Run,
     documents: DocumentSource,
     *,
@@ -97,12 +90,12 @@ def audit(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision ea
         (33, 2)
     """
     # Reports open audits, and need none of what measures them.
-    from stickytoken.audits import _index, _measuring, _stuffing, _tokens
+    from stickytoken.audits import _index, _job, _measuring, _stuffing, _tokens
 
     settings = or_default("settings", settings, AuditSettings())
     began = wall_time.beginning()
     require_callable("progress", progress)
-    # What cannot be used is refused before the model is loaded or a run is made.
+    # What cannot be used is refused before the model is loaded or a run is made, which may take hours.
     if out is not None:
         out = file_path("out", out)
         resume.require_place(out, results.AUDITS)
@@ -110,50 +103,21 @@ def audit(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision ea
         open_documents(documents, NamedColumns(column))
     stored = None if vectors is None else open_vectors(vectors)
     if not isinstance(source, (str, Path, Run)):
-        source = load_encoder(source)
-        _choose_insertion(settings, source)  # may refuse
+        source = _load(source, settings)
     if encoder is not None:
-        encoder = load_encoder(encoder)
-        _choose_insertion(settings, encoder)  # may refuse
-    found = find_run(source, file_path("runs", runs), progress=progress, engine=engine)
-    run = found.run
-    if encoder is None and found.encoder is not None:
-        any_encoder = found.encoder
-    else:
-        any_encoder = encoder_for(encoder, run, "audit")
-    settings = _choose_insertion(settings, any_encoder)
-    model = protocol.require_words(any_encoder, "audit")
+        encoder = _load(encoder, settings)
+    run, encoder_of_run, notes = find_run(source, file_path("runs", runs), progress=progress, engine=engine)
+    # A model that found its run has been compared with it.
+    if encoder is not None or encoder_of_run is None:
+        encoder_of_run = encoder_for(encoder, run, "audit")
+    model = protocol.require_words(encoder_of_run, "audit")
+    settings = choose_insertion(settings, not protocol.reads_ids(model), Insertion.TEXT)
+    require_insertion(model, settings.inserted_as)
     candidates = _tokens.read_candidates(run, model, settings, tokens)
-    rule = rule_of(run)
     index = _index.read_index(documents, queries, column, source_column, model, settings, stored)
     _stuffing.require_queries(index, settings)
-    inputs: dict[str, Any] = {"run": run.record.identity, "index": index.record.fingerprint}
-    queries_identity = identity_of_queries(model)
-    if queries_identity is not None:
-        inputs["queries"] = asdict(queries_identity)
-    if candidates.named_ids is not None:
-        inputs["tokens"] = candidates.named_ids
-    # The model is the one of the run, so its identity is in the record of the run.
-    model_identity = protocol.EncoderIdentity(**run.record.identity_parts["encoder"])
-    identity_parts = resume.identity_of(_IDENTITY_VERSION, model_identity, settings, **inputs)
-    record = AuditRecord(
-        identity=digest(identity_parts),
-        identity_parts=identity_parts,
-        run=str(run.path),
-        run_identity=run.record.identity,
-        repairable=run.repairable,
-        model=run.model_name,
-        device=model.device,
-        settings=asdict(settings),
-        rule=RuleRecord.model_validate({name: getattr(rule, name) for name in RuleRecord.model_fields}),
-        index=index.record,
-        documents=str(documents) if isinstance(documents, (str, Path)) else "YOUR_DOCUMENTS",
-        column=columns_of(column),
-        notes=found.notes,
-        versions=resume.package_versions(),
-        hardware=resume.hardware(model.device),
-        started=resume.now(),
-    )
+    job = _job.AuditJob(run, model, settings, rule_of(run), candidates, index)
+    record = _job.make_record(job, documents, column, notes)
     folder_path = out or run.path / store.folder_name(results.AUDIT, record.identity)
     folder = ResultFolder(folder_path, began)
     with resume.resumed(folder, results.AUDITS, record) as held:
@@ -165,13 +129,12 @@ def audit(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision ea
                 texts_by_stage = _measuring.count_texts_by_stage(index, settings)
                 whole_progress = WholeProgress("audit", texts_by_stage, progress)
                 runner = Runner(opened_engine, folder, whole_progress, _stuffing.SHARD_TEXTS)
-                job = _index.AuditJob(run, index, model, settings, rule, candidates, runner)
-                _measuring.measure(job, held)
+                _measuring.measure(job, runner, held)
     return open_audit(folder_path)
 
 
-def _choose_insertion(settings: AuditSettings, model: protocol.Encoder) -> AuditSettings:
-    """Return settings with an insertion that suits the model; refuse one of the user that doesn't."""
-    chosen = choose_insertion(settings, not protocol.reads_ids(model), Insertion.TEXT)
-    require_insertion(model, chosen.inserted_as)
-    return chosen
+def _load(model: AnyModel, settings: AuditSettings) -> protocol.Encoder:
+    encoder = load_encoder(model)
+    if settings.insertion is not None:
+        require_insertion(encoder, settings.insertion)
+    return encoder

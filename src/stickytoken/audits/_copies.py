@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.audits._index import AuditJob, Index, Queries
+from stickytoken.audits._index import Index, Queries
+from stickytoken.audits._job import AuditJob
 from stickytoken.audits.results import TABLES
 from stickytoken.cleaning import Cleaner
 from stickytoken.cleaning.spans import SpanKind
 from stickytoken.encoders.fitting import FittedText, fit_texts
 from stickytoken.encoders.protocol import WordEncoder
 from stickytoken.insertion import Insertion
+from stickytoken.methods.runner import Runner
 from stickytoken.scanning.results import Scan, is_only_suspected
 from stickytoken.search import TOP, ExactSearch
 
@@ -29,7 +31,7 @@ MOST_RANKED = 500
 _SHOWN_WORDS = 3
 
 
-def rank_documents(job: AuditJob, scan: Scan, search: ExactSearch) -> list[dict[str, Any]]:
+def rank_documents(job: AuditJob, runner: Runner, scan: Scan, search: ExactSearch) -> list[dict[str, Any]]:
     """Rank each document with copies among the other documents, once as it is and once without its copies.
 
     At most `MOST_RANKED` documents are ranked. A document is not ranked if nothing that the model could read
@@ -49,7 +51,7 @@ def rank_documents(job: AuditJob, scan: Scan, search: ExactSearch) -> list[dict[
     if pairs:
         ranked_texts = [pair.as_it_is for pair in pairs] + [pair.cleaned for pair in pairs]
         probes = [text.as_probe(insertion) for text in ranked_texts]
-        vectors = job.runner.encode(_SHARD, probes)
+        vectors = runner.encode(_SHARD, probes)
         position_of = {number: position for position, number in enumerate(index.places)}
         # For each document, its position in the index: the text with copies and the text without copies are
         # each ranked in place of the document at this position. For a document that is not in the index, the

@@ -12,13 +12,11 @@ from typing import NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.audits._tokens import Candidates
 from stickytoken.audits.results import IndexRecord
 from stickytoken.data.documents import Document, DocumentSource, NamedColumns, open_documents
 from stickytoken.data.metrics import fingerprint
 from stickytoken.data.rows import Meter, Skipped
 from stickytoken.data.tasks import QUERIES, holds_judgements, read_retrieval
-from stickytoken.detection.run import Run
 from stickytoken.encoders.fitting import FittedText, fit_texts
 from stickytoken.encoders.protocol import WordEncoder, similarity_of
 from stickytoken.encoders.roles import Role, in_role
@@ -29,7 +27,6 @@ from stickytoken.methods.runner import Runner
 from stickytoken.scanning.vectors import COMPARED, StoredVectors
 from stickytoken.search import TOP, ExactSearch
 from stickytoken.settings.audit import AuditSettings
-from stickytoken.settings.profile import ProfileSettings
 from stickytoken.settings.reading import ColumnChoice, Columns, columns_of
 
 # Minimum and maximum length, in words, of a query taken from a document's first sentence. A shorter sentence
@@ -113,29 +110,6 @@ class Index:
     def document_at(self, position: int) -> Document:
         """Return an indexed document by its position, which counts only the indexed documents."""
         return self.documents[self.places[position]]
-
-
-@dataclass(frozen=True)
-class AuditJob:
-    """Everything that an audit needs.
-
-    Attributes:
-        run: says what is known of the tokens.
-        index: the documents and queries.
-        encoder: the model.
-        settings: settings of the audit.
-        rule: its thresholds say which tokens are sticky.
-        candidates: the tokens that may be measured.
-        runner: encodes texts, keeps their vectors in the folder of the audit, and reports progress.
-    """
-
-    run: Run
-    index: Index
-    encoder: WordEncoder
-    settings: AuditSettings
-    rule: ProfileSettings
-    candidates: Candidates
-    runner: Runner
 
 
 def read_index(

@@ -11,7 +11,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from stickytoken.audits import _copies, _index, _stuffing, results
-from stickytoken.audits._index import AuditJob, Index
+from stickytoken.audits._index import Index
+from stickytoken.audits._job import AuditJob
 from stickytoken.audits._stuffing import Stuffed
 from stickytoken.audits._tokens import choose_tokens, predict_push_by_id
 from stickytoken.audits.results import AuditRecord, AuditResultRecord
@@ -21,6 +22,7 @@ from stickytoken.measurement import resume
 from stickytoken.methods import Verdict
 from stickytoken.methods.measures import ERASED, PUSH, Severity, hidden_share, thresholds
 from stickytoken.methods.profile.verdict import Judged, RuleInputs, apply_rule
+from stickytoken.methods.runner import Runner
 from stickytoken.methods.wording import harm_shares
 from stickytoken.scanning.scan import scan
 from stickytoken.scanning.wording import certain_kinds
@@ -38,33 +40,38 @@ def count_texts_by_stage(index: Index, settings: AuditSettings) -> dict[str, int
     }
 
 
-def measure(job: AuditJob, held: resume.Resumed[AuditRecord]) -> None:
+def measure(job: AuditJob, runner: Runner, held: resume.Resumed[AuditRecord]) -> None:
     """Measure tokens and documents, write the tables, and finish the record.
 
     Copies of each token are inserted into random documents. The documents that already contain copies are
     ranked with and without these copies.
+
+    Args:
+        job: what is measured.
+        runner: encodes texts, keeps their vectors in the folder of the audit, and reports progress.
+        held: the folder of the audit, and its record.
     """
     index = job.index
     settings = job.settings
     candidates = job.candidates
     texts = [{"id": document.id, "text": document.text} for document in index.documents]
     collection = pl.DataFrame(texts, schema={"id": pl.String, "text": pl.String})
-    copies = scan(job.run, collection, column="text", id_column="id", progress=job.runner.progress)
+    copies = scan(job.run, collection, column="text", id_column="id", progress=runner.progress)
     positions = _stuffing.choose_stuffed(index, set(copies.documents["number"].to_list()), settings)
-    search = _index.encode_index(index, job.encoder, settings, job.runner)
+    search = _index.encode_index(index, job.encoder, settings, runner)
     panel = _stuffing.prepare_panel(job, search, positions)
 
     predicted = predict_push_by_id(candidates, panel)
     groups = choose_tokens(job.run, candidates, predicted, _copies.list_copied_words(copies), settings)
     tokens = [candidates.tokens[token_id] for token_id in groups]
-    stuffed = _stuffing.measure_stuffed(job, tokens, panel)
+    stuffed = _stuffing.measure_stuffed(job, runner, tokens, panel)
     token_rows = _make_token_rows(job, groups, predicted, stuffed)
     token_of_id = {row["token_id"]: row["token"] for row in token_rows}
     topic_rows = [{"token": token_of_id[row["token_id"]]} | row for row in stuffed.by_topic]
 
     # The last queries are only there to be answered.
     search_by_asked = replace(search, queries=search.queries[: index.queries.asked])
-    document_rows = _copies.rank_documents(job, copies, search_by_asked)
+    document_rows = _copies.rank_documents(job, runner, copies, search_by_asked)
     tables = {
         "tokens.parquet": token_rows,
         "documents.parquet": document_rows,
@@ -74,8 +81,8 @@ def measure(job: AuditJob, held: resume.Resumed[AuditRecord]) -> None:
         held.folder.write_table(name, pl.DataFrame(rows, results.TABLES[name]))
 
     notes = [*held.record.notes, *candidates.notes]
-    if job.runner.unanswered:
-        count = counted(len(job.runner.unanswered), "token")
+    if runner.unanswered:
+        count = counted(len(runner.unanswered), "token")
         notes.append(f"{count} could not be measured, because the server gives no vector for a document")
     is_found_without = panel.is_found
     # The push is a ratio without an upper end, of which one token could carry the mean; found is a share.

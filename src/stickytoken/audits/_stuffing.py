@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.audits._index import AuditJob, Index
+from stickytoken.audits._index import Index
+from stickytoken.audits._job import AuditJob
 from stickytoken.encoders.fitting import fit_texts
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token
 from stickytoken.intervals import Interval, Intervals, estimate_share
 from stickytoken.methods.probes import room_for
 from stickytoken.methods.profile.documents import DocumentPanel
+from stickytoken.methods.runner import Runner
 from stickytoken.search import COPIES, TOP, ExactSearch, depth_of, push_ratios
 from stickytoken.settings.audit import AuditSettings
 from stickytoken.words import counted
@@ -146,7 +148,7 @@ class Stuffed:
     by_topic: list[dict[str, Any]]
 
 
-def measure_stuffed(job: AuditJob, tokens: Sequence[Token], panel: DocumentPanel) -> Stuffed:
+def measure_stuffed(job: AuditJob, runner: Runner, tokens: Sequence[Token], panel: DocumentPanel) -> Stuffed:
     """Insert copies of each token into each document, one document at a time, and search for it.
 
     A pair of a query and a document is left out of the push if the document answers the query, or if the
@@ -157,8 +159,8 @@ def measure_stuffed(job: AuditJob, tokens: Sequence[Token], panel: DocumentPanel
     weights_of = {token.id: panel.weights * queries.find_lacking(token)[:, None] for token in tokens}
     measurable = [token for token in tokens if (panel.is_wrong_result * weights_of[token.id]).any()]
     measurable.sort(key=lambda token: token.id)
-    results = panel.measure(job.runner, measurable, STUFFED)
-    answered = [row for row, token in enumerate(measurable) if token.id not in job.runner.unanswered]
+    results = panel.measure(runner, measurable, STUFFED)
+    answered = [row for row, token in enumerate(measurable) if token.id not in runner.unanswered]
     answered_tokens = [measurable[row] for row in answered]
     key = [job.settings.seed, _SAMPLES_KEY]
 

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from functools import partial
 from itertools import islice
@@ -262,16 +262,10 @@ class EngineOptions:
         return "local"
 
 
-# Options that a model on this machine does not have.
-_ENDPOINT_ONLY = (
-    "tokenizer",
-    "candidates",
-    "request_dimensions",
-    "request_fields",
-    "key_variable",
-    "price_per_million",
-    "max_cost",
-)
+# Options that a model on this machine does not have. Those of `EndpointOptions` that have a value by default
+# are set in Python only.
+_OF_ENDPOINTS = tuple(field.name for field in fields(EndpointOptions) if field.default is None)
+_ENDPOINT_ONLY = ("tokenizer", "candidates", *_OF_ENDPOINTS)
 
 
 def load_later(

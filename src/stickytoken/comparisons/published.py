@@ -173,7 +173,7 @@ def with_runs(runs: Sequence[Run]) -> pl.DataFrame:
             "available": run.available,
             "candidates": result.candidates,
             "sticky": result.sticky,
-            "mean_similarity": run.plan.mean_similarity,
+            "mean_similarity": run.mean_similarity,
             "score_threshold": result.score_threshold,
             "examples": " ".join(run.sticky["token"].head(_EXAMPLES)),
             "validation_pairs": run.record.settings["validation_pairs"],

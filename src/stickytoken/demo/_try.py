@@ -222,7 +222,7 @@ def _answer(context: shared.AppContext, question: _Question, why: str = "") -> l
         trial = try_token(encoder, sentences, token, benign, question.placement, question.copies)
     name = context.model.shown_name(token.id)
     benign_names = [context.model.shown_name(benign_token.id) for benign_token in benign]
-    u = None if context.run is None else context.run.plan.mean_similarity
+    u = None if context.run is None else context.run.mean_similarity
     answer = ui.render(
         "answer.html.j2",
         said=describe_trial(trial, name),

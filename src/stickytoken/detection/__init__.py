@@ -177,11 +177,13 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
                 if shard_probes is None:
                     shard_probes = shard_probes_for(encoder.device)
                 unfinished = held.record.model_copy(update={"result": None})
-                # The runner calls this before each stage, but only the first stage begins the measurement.
+                # A measurement begins once nothing can be refused any more: with its plan, or with the first
+                # stage if the plan itself needs one.
                 begin = cache(partial(held.begin, unfinished))
                 runner = Runner(opened, folder, progress, shard_probes, begin=begin)
                 # An interrupted session may have left its plan.
                 plan = folder.read_plan(record.method) or _make_plan(question.method, job, runner)
+                begin()
                 folder.write_record(store.PLAN_FILE, plan)
                 folder.write_table(store.VOCABULARY_FILE, vocabulary.frame())
                 table, result = question.method.compute(job, plan, runner, folder)

@@ -55,7 +55,7 @@ class EvidenceMeasurer:
             restricted=run.record.identity_parts["tokens"] is not None,
             sampled=False,
         )
-        self._stage: EvidenceStage = run.method.evidence_stage(self._job, run.plan)
+        self._stage: EvidenceStage = run.method.evidence_stage(self._job, run.plan, run.mean_similarity)
 
     def measure(
         self,

@@ -227,6 +227,14 @@ class Run:
         return plan
 
     @property
+    def mean_similarity(self) -> float:
+        """The mean similarity u of the model, the mean cosine over all pairs of vocabulary entries."""
+        # The method std chooses pairs by it, so it is in the plan; profile measures it last.
+        records = (self.plan, self.result)
+        measured = (record for record in records if isinstance(record, base.MeanSimilarityRecord))
+        return next(measured).mean_similarity
+
+    @property
     def seconds(self) -> float:
         """Wall time of the run in seconds, summed over its sessions and including its evidence."""
         evidence_seconds = 0.0

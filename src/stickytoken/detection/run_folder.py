@@ -32,7 +32,7 @@ from stickytoken.settings.loading import RecordedLoading
 from stickytoken.settings.prompting import Prompting
 
 # Version of the files in a run folder. A change to an optional file (evidence, report) needs no new version.
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 
 class EndpointRecord(resume.Record):

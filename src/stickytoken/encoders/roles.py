@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, TypeVar, cast
 
@@ -30,17 +29,6 @@ def in_role(encoder: AnyEncoder, role: Role | None) -> AnyEncoder:
         return encoder
     of_role: AnyEncoder = cast("Any", encoder).in_role(role)
     return of_role
-
-
-def encoders_of(encoder: AnyEncoder, texts: Mapping[str, Any], *, has_queries: bool) -> dict[str, AnyEncoder]:
-    """Return the encoder of each group of a task's texts, keyed as the texts are.
-
-    Args:
-        encoder: the encoder, in any role.
-        texts: texts, keyed by what they are in the task.
-        has_queries: whether the task has the roles of `Role`. If not, its texts have no role.
-    """
-    return {name: in_role(encoder, Role(name) if has_queries else None) for name in texts}
 
 
 def identity_of_queries(documents: Encoder) -> EncoderIdentity | None:

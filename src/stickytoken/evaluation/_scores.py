@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from stickytoken.data import tasks
 from stickytoken.data.metrics import Task
 from stickytoken.data.tasks import AnyTask, MtebTask
-from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.protocol import Encoder, capabilities_of, require_words, similarity_of
-from stickytoken.encoders.roles import encoders_of, in_role, prompts_of
+from stickytoken.encoders.roles import in_role, prompts_of
+from stickytoken.encoders.scoring import encoders_of, score_task, truncate_texts
 from stickytoken.errors import ModelError
-from stickytoken.insertion import Insertion
 from stickytoken.intervals import bootstrap_samples, contrast_intervals, resampled
 from stickytoken.language_models.encoder import CausalPromptEncoder
 from stickytoken.unit_vectors import Similarity
@@ -249,15 +248,11 @@ def _score(encoding: _Encoding, task: Task, texts: Texts, seed: int) -> tuple[Sc
     texts of each role are encoded before the clock starts, so that the measured time does not include
     one-time work, such as building kernels and testing shortcuts.
     """
-    encoders = encoders_of(encoding.encoder, texts, has_queries=task.has_queries)
+    encoders = encoders_of(encoding.encoder, task)
     for role, role_texts in texts.items():
         encoders[role].encode(role_texts[:_WARM_UP_TEXTS])
     started = time.perf_counter()
-    vectors = {role: encoders[role].encode(role_texts) for role, role_texts in texts.items()}
-    outcomes = task.outcomes(vectors, seed, similarity_of(encoding.encoder))
-    # `Task.scores` scores several conditions at a time; here, there is only one.
-    one_condition = outcomes[None]
-    scores = {metric: float(task.scores(metric, one_condition)[0]) for metric in task.metrics}
+    scores, outcomes = score_task(task, encoders, texts, seed)
     return encoding.score(scores, time.perf_counter() - started), outcomes
 
 
@@ -270,29 +265,21 @@ def _resample_main_scores(task: Task, outcomes: NDArray[np.float64], seed: int) 
 
 
 def _truncate_texts(encoder: Encoder, task: Task) -> tuple[dict[str, list[str]], int]:
-    """Truncate the texts of a task to the model's limit, if the model's tokenizer is known.
+    """Return the texts that the model reads, keyed by role, and how many of them are truncated.
 
-    Returns:
-        The texts, keyed by role, and the number of truncated texts. If the tokenizer is not known, all texts
-        are returned in full.
+    If its tokenizer is not known, they are in full.
     """
     # All ways of encoding get the same texts. A text that fits the given encoder also fits the other ways of
     # encoding, because they only leave out token prepending, which adds a token to each prompt.
-    texts = {role: list(role_texts) for role, role_texts in task.texts.items()}
+    whole_texts = {role: list(role_texts) for role, role_texts in task.texts.items()}
     try:
         word_encoder = require_words(encoder, "evaluate")  # raises an error if the encoder has no tokenizer
         only_estimates = isinstance(word_encoder.tokenizer, CandidateTokenizer)
     except ModelError:  # an encoder without a tokenizer truncates or rejects long texts itself
-        return texts, 0
+        return whole_texts, 0
     if only_estimates:  # the tokenizer is not published, so token counts are not exact
-        return texts, 0
-    cut = 0
-    encoders = encoders_of(word_encoder, texts, has_queries=task.has_queries)
-    for role, role_texts in texts.items():
-        fitted_texts = fit_texts(encoders[role], role_texts, room=0, insertion=Insertion.TEXT, name=task.name)
-        texts[role] = [fitted.text for fitted in fitted_texts]
-        cut += sum(fitted.cut for fitted in fitted_texts)
-    return texts, cut
+        return whole_texts, 0
+    return truncate_texts(word_encoder, task)
 
 
 def _compute_differences(scores: Sequence[Score], resamples: NDArray[np.float64]) -> list[Difference]:

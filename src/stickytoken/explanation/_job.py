@@ -66,7 +66,7 @@ class Job:
         encoder = self.inspector.encoder
         anchors = exact_unit_vectors(encoder.encode(list(self.material.anchors)))
         if self.run is not None:
-            mean_similarity = self.run.plan.mean_similarity
+            mean_similarity = self.run.mean_similarity
         else:  # estimated from the texts of the explanation
             contents = [carrier.before for carrier in self.material.carriers]
             mean_similarity = float((exact_unit_vectors(encoder.encode_ids(contents)) @ anchors.T).mean())
@@ -131,7 +131,7 @@ class Job:
             benign=[token.id for token in match.tokens],
             carriers=digest([[carrier.text, carrier.template] for carrier in self.material.carriers]),
             anchors=digest(self.material.anchors),
-            mean_similarity=None if self.run is None else self.run.plan.mean_similarity,
+            mean_similarity=None if self.run is None else self.run.mean_similarity,
             run_verdict=run_columns.get("verdict"),
             **part_of_run,
         )

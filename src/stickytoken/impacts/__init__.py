@@ -20,6 +20,7 @@ from stickytoken.detection.run import Run, encoder_for, open_run, worst_tokens
 from stickytoken.encoders import protocol
 from stickytoken.encoders.protocol import confirm_answers, similarity_of
 from stickytoken.encoders.roles import identity_of_queries
+from stickytoken.encoders.scoring import find_role
 from stickytoken.errors import InputError
 from stickytoken.impacts import _statistics, results, wording
 from stickytoken.impacts._editing import Condition, make_conditions
@@ -27,7 +28,6 @@ from stickytoken.impacts._mteb import run_mteb_task
 from stickytoken.impacts._running import (
     VECTORS,
     TaskRunner,
-    find_role,
     make_stage_name,
     name_clean_stage,
     run_task,

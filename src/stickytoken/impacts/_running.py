@@ -18,7 +18,8 @@ from stickytoken.data.tasks import AnyTask
 from stickytoken.encoders import protocol
 from stickytoken.encoders.fitting import FittedText, fit_texts
 from stickytoken.encoders.protocol import Encoder, similarity_of
-from stickytoken.encoders.roles import Role, encoders_of, in_role
+from stickytoken.encoders.roles import Role, in_role
+from stickytoken.encoders.scoring import encoders_of, find_role
 from stickytoken.errors import InputError
 from stickytoken.impacts._editing import (
     Condition,
@@ -191,10 +192,6 @@ class TaskWork(GroupWork):
         return [fitted.as_probe(Insertion.TEXT) for fitted in fitted_texts]
 
 
-def find_role(task: Task, name: str) -> Role | None:
-    return Role(name) if task.has_queries else None
-
-
 def find_edited_indices(task: Task, role: str) -> list[int]:
     """Return the indices of the texts of a role that Chen et al. (2025) edit.
 
@@ -227,7 +224,7 @@ def run_task(runner: TaskRunner, task: Task) -> tuple[NDArray[np.float64], TaskR
     # Copies are inserted only into texts with these roles, for example only into queries.
     edited_roles = task.edited(settings.side)
     name = make_stage_name(task.name)
-    encoders = encoders_of(runner.encoder, task.texts, has_queries=task.has_queries)
+    encoders = encoders_of(runner.encoder, task)
     fitted_by_role = {}
     for role, texts in task.texts.items():
         encoder = encoders[role]

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from stickytoken.methods.symptoms import EvidenceStage
 
 
-class PlanRecord(Record, ABC):
-    """plan.json: what a method has chosen and measured before it measures all tokens. Of every method:"""
+class MeanSimilarityRecord(Record):
+    """The mean similarity u: the mean cosine over all pairs of vocabulary entries."""
 
-    mean_similarity: float  # u, the mean cosine over all pairs of vocabulary entries
+    mean_similarity: float
     mean_similarity_entries: int  # number of vocabulary entries used to estimate u
     mean_similarity_error: float = 0.0  # standard error of u; 0 if u is computed from the whole vocabulary
 
@@ -38,6 +38,10 @@ class PlanRecord(Record, ABC):
         """The mean similarity with its error, such as ``0.1234 ± 0.0012``."""
         error = f" ± {self.mean_similarity_error:.4f}" if self.mean_similarity_error else ""
         return f"{self.mean_similarity:.4f}{error}"
+
+
+class PlanRecord(Record, ABC):
+    """plan.json: what a method chooses before it measures tokens."""
 
     @property
     @abstractmethod
@@ -123,6 +127,8 @@ class FinishedRun(Protocol[Plan_co, Result_co]):  # the part of `stickytoken.det
     @property
     def plan(self) -> Plan_co: ...
     @property
+    def mean_similarity(self) -> float: ...
+    @property
     def result(self) -> Result_co: ...
     @property
     def tokens(self) -> pl.DataFrame: ...
@@ -150,7 +156,7 @@ class Method(Protocol):
         """Return what can change the numbers of this method only, to add to the identity of a run."""
 
     def make_plan(self, job: Job[Any], runner: Runner) -> Any:
-        """Choose what tokens are measured in, and measure what comes before all tokens.
+        """Choose what tokens are measured in.
 
         Returns:
             A `PLAN_RECORD`.
@@ -164,7 +170,7 @@ class Method(Protocol):
         ``folder`` keeps the shards, and gets what else the method writes.
         """
 
-    def evidence_stage(self, job: Job[Any], plan: Any) -> EvidenceStage:
+    def evidence_stage(self, job: Job[Any], plan: Any, mean_similarity: float) -> EvidenceStage:
         """Return the stage that measures the evidence for reports."""
 
     def describe_run(self, run: FinishedRun[Any, Any]) -> terms.RunDescription:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from stickytoken.repairs._job import RepairJob
 from stickytoken.repairs._plans import plan_repairs
 from stickytoken.repairs._verification import NEIGHBOURS, find_neighbours, verify
 from stickytoken.repairs.documents import write_documents
-from stickytoken.repairs.recheck import Recheck, make_recheck
 from stickytoken.repairs.result import Repair, open_repair
 from stickytoken.settings.repair import RepairSettings
 from stickytoken.validation import file_path, or_default, require_callable
@@ -131,30 +129,16 @@ def repair(
         neighbours = []
         if settings.verify:
             neighbours = find_neighbours(model, vocabulary, ids, opened)
-
-        # Without verification, hardly any repair needs a recheck, and the run may have left too few texts.
-        @cache
-        def recheck() -> Recheck:
-            return make_recheck(
-                opened,
-                model.encoder,
-                vocabulary,
-                corpus,
-                seed=settings.seed,
-                excluded=opened.sticky_ids.union(ids, [neighbour.token.id for neighbour in neighbours]),
-                progress=progress,
-            )
-
+        job = RepairJob(opened, model, vocabulary, ids, neighbours, corpus, settings, progress, build_folder)
         if settings.verify:
-            recheck()  # refuses too few texts before anything is built
-        job = RepairJob(opened, model, vocabulary, ids, settings, recheck, build_folder)
+            _ = job.recheck  # refuses too few texts before anything is built
         choices = job.choose(plans)
         job.write({token_id: choice.candidate for token_id, choice in choices.items()})
         token_records = job.make_records(plans, choices)
         verification = None
         if settings.verify:
             verification, token_records = verify(
-                model, job.load(), recheck(), token_records, neighbours, corpus, chosen_task
+                model, job.load(), job.recheck, token_records, neighbours, corpus, chosen_task
             )
         recorded_settings: dict[str, Any] = {"neighbours": NEIGHBOURS, "seed": settings.seed}
         if model.named_route is not None:

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from stickytoken.data import Sentences
 from stickytoken.detection.run import Run
 from stickytoken.encoders.files.resolution import load_tokenizer
 from stickytoken.errors import RepairError
 from stickytoken.insertion import Token
 from stickytoken.loading import load_from_spec
+from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.repairs import model_folder
 from stickytoken.repairs._plans import Candidate, Choice, RepairPlan, choose_candidates
+from stickytoken.repairs._verification import Neighbour
 from stickytoken.repairs.model_folder import RepairableModel
-from stickytoken.repairs.recheck import Recheck, RecheckedTokens, group_copies
+from stickytoken.repairs.recheck import Recheck, RecheckedTokens, group_copies, make_recheck
 from stickytoken.repairs.records import TOKENIZER_STRATEGIES, RepairedTokenRecord, TriedRecord
 from stickytoken.repairs.rows import Row, make_related_rows
 from stickytoken.repairs.tokenizer_edit import ModelEdit
@@ -45,9 +49,10 @@ class RepairJob:
         model: the model before the repair, with its folder.
         vocabulary: vocabulary of the model before the repair.
         ids: ids of the tokens to repair.
+        neighbours: tokens with rows like theirs, which the verification measures too.
+        corpus: the texts to measure in, of which those of the run are left out.
         settings: settings of the repair.
-        recheck: returns what measures tokens of the model before the repair, in other texts than those of the
-            run. Called only if something is measured.
+        progress: called as texts are encoded.
         build_folder: folder to build the repaired model in.
         written: strategy of each repair in the model in the build folder, keyed by token id.
         loaded: the model in the build folder; None if it is not loaded.
@@ -58,12 +63,32 @@ class RepairJob:
     model: RepairableModel
     vocabulary: Vocabulary
     ids: list[int]
+    neighbours: Sequence[Neighbour]
+    corpus: Sentences
     settings: RepairSettings
-    recheck: Callable[[], Recheck]
+    progress: ProgressCallback
     build_folder: Path
     written: dict[int, Strategy] | None = None
     loaded: RepairableModel | None = None
     nearest: dict[int, int] = field(default_factory=dict)
+
+    @cached_property
+    def recheck(self) -> Recheck:
+        """What measures tokens of the model before the repair, in other texts than those of the run.
+
+        It is made when it is first needed: hardly any repair without verification needs it, and the run may
+        have left too few texts.
+        """
+        neighbour_ids = [neighbour.token.id for neighbour in self.neighbours]
+        return make_recheck(
+            self.run,
+            self.model.encoder,
+            self.vocabulary,
+            self.corpus,
+            seed=self.settings.seed,
+            excluded=self.run.sticky_ids.union(self.ids, neighbour_ids),
+            progress=self.progress,
+        )
 
     def choose(self, plans: Mapping[int, RepairPlan]) -> dict[int, Choice]:
         """Return the repair chosen for each token, keyed by token id.
@@ -95,7 +120,7 @@ class RepairJob:
             for token_id, candidate in candidates.items()
         }
         repaired = self.load().encoder
-        recheck = self.recheck().of_model(repaired, categorize(repaired.tokenizer), "try", same_ordinary=True)
+        recheck = self.recheck.of_model(repaired, categorize(repaired.tokenizer), "try", same_ordinary=True)
         return recheck.judge(group_copies(self.model.encoder, strategies))
 
     def make_records(
@@ -214,7 +239,7 @@ class RepairJob:
                 at_most_median = pl.col("erased") <= pl.col("erased").median()
                 typical: list[int] = benign.filter(at_most_median)["token_id"].to_list()
                 return typical
-        return self.recheck().find_typical_tokens()
+        return self.recheck.find_typical_tokens()
 
     def _require_token_embeddings(self) -> NDArray[np.float32]:
         """Return the token embeddings, shape (V, D); raise a RepairError if the model exposes none."""

@@ -14,11 +14,10 @@ from stickytoken.data import Sentences, tasks, text_kinds
 from stickytoken.data.metrics import Outcomes
 from stickytoken.data.readability import drop_indistinguishable
 from stickytoken.detection.run import Run
-from stickytoken.encoders.fitting import fit_texts
-from stickytoken.encoders.protocol import similarity_of
-from stickytoken.encoders.roles import Role, encoders_of, in_role
+from stickytoken.encoders.roles import Role, in_role
+from stickytoken.encoders.scoring import encoders_of, score_task, truncate_texts
 from stickytoken.errors import RepairError
-from stickytoken.insertion import Insertion, Token
+from stickytoken.insertion import Token
 from stickytoken.intervals import bootstrap_samples, contrast_intervals, resampled
 from stickytoken.measurement.engine import Progress, ProgressCallback
 from stickytoken.methods import Verdict
@@ -440,20 +439,9 @@ def _score(
         tasks.load_data(task)
         score = tasks.evaluate(tasks.require_module(encoder), task)
         return ({task.metrics[0]: score} if math.isfinite(score) else {}), None
-    vectors = {}
-    encoders = encoders_of(encoder, task.texts, has_queries=task.has_queries)
-    for role, texts in task.texts.items():
-        # No copies are inserted, so no room is left for them.
-        fitted_texts = fit_texts(encoders[role], texts, room=0, insertion=Insertion.TEXT, name=task.name)
-        vectors[role] = encoders[role].encode([fitted.text for fitted in fitted_texts])
-    outcomes = task.outcomes(vectors, seed, similarity_of(encoder))
-    scores = {}
-    for metric in task.metrics:
-        # `scores` computes one score per condition, and this model is the only condition.
-        (score,) = task.scores(metric, outcomes[np.newaxis]).tolist()
-        if math.isfinite(score):
-            scores[metric] = score
-    return scores, outcomes
+    texts, _ = truncate_texts(encoder, task)
+    scores, outcomes = score_task(task, encoders_of(encoder, task), texts, seed)
+    return {metric: score for metric, score in scores.items() if math.isfinite(score)}, outcomes
 
 
 def check_main_score(

@@ -17,7 +17,6 @@ import numpy as np
 from stickytoken.data import Sentences, open_ended
 from stickytoken.data.collection import bundled_collection
 from stickytoken.detection.run import Run, rule_of
-from stickytoken.encoders.mean_similarity import MeanSimilarity
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.insertion import Insertion, Joining, Token
 from stickytoken.intervals import Intervals, present
@@ -114,20 +113,21 @@ def make_recheck(
         return open_ended(text) not in used and not text.startswith(beginnings)
 
     job = Job(encoder, settings, corpus, vocabulary, [], restricted=True, sampled=True)
-    similarity = MeanSimilarity(
-        value=run.plan.mean_similarity,
-        entries=run.plan.mean_similarity_entries,
-        left_out=0,
-        error=run.plan.mean_similarity_error,
-    )
-    plan = choose_texts(job, carriers=CARRIERS, is_allowed=is_unused).plan(encoder, similarity)
+    plan = choose_texts(job, carriers=CARRIERS, is_allowed=is_unused)
     if plan.documents is not None:
         few_documents = plan.documents.model_copy(update={"chosen": plan.documents.chosen[:_DOCUMENTS]})
         plan = plan.model_copy(update={"documents": few_documents})
     available = {token.id: token for token in vocabulary.available}
     # The pilots of a plan are random tokens.
     ordinary = [available[token_id] for token_id in plan.pilots if token_id not in excluded]
-    return Recheck(job=job, plan=plan, ordinary_tokens=ordinary, progress=progress, name="before")
+    return Recheck(
+        job=job,
+        plan=plan,
+        mean_similarity=run.mean_similarity,
+        ordinary_tokens=ordinary,
+        progress=progress,
+        name="before",
+    )
 
 
 def list_used_texts(run: Run) -> list[str]:
@@ -223,6 +223,7 @@ class Recheck:
         job: the model, its vocabulary, the corpus, and the settings with the thresholds of the rule. It names
             no tokens: `judge` is given them.
         plan: carriers and anchors, which are the same for the original model and for every repaired model.
+        mean_similarity: mean similarity u of the original model, which tells unrelated texts from others.
         ordinary_tokens: random tokens that are neither flagged nor repaired. The median effect of the
             ordinary tokens is called the effect of the ordinary token.
         progress: called as texts are encoded.
@@ -234,6 +235,7 @@ class Recheck:
 
     job: Job[ProfileSettings]
     plan: ProfilePlanRecord
+    mean_similarity: float
     ordinary_tokens: Sequence[Token]
     progress: ProgressCallback
     name: str
@@ -390,7 +392,7 @@ class Recheck:
         """
         count = min(SYMPTOM_CARRIERS, len(self.plan.carriers))
         # The anchors that each carrier is paired with: those that have nothing to do with it.
-        panel = self._anchors.against(self._stage.without_copies, self.plan.mean_similarity)
+        panel = self._anchors.against(self._stage.without_copies, self.mean_similarity)
         ids_stage = SymptomStage(
             carriers=self._stage.carriers[:count],  # tokenized
             copies=self.curve_copies,
@@ -400,7 +402,7 @@ class Recheck:
         text_stage = replace(
             ids_stage, carriers=tuple(self.plan.carriers[:count]), name=f"{self.name}: curves of text"
         )
-        runner = Runner.in_memory(self.job.encoder, self.progress)
+        runner = self._make_runner()
         curves: dict[int, list[float]] = {}
         for stage, tokens in copies.pair_with(ids_stage, text_stage):
             # The column "below" holds the curve over the pairs of unrelated texts.
@@ -429,8 +431,7 @@ class Recheck:
     def _documents(self) -> DocumentPanel | None:
         if self.documents_of is not None:
             return self.documents_of._documents
-        runner = Runner.in_memory(self.job.encoder, self.progress)
-        return encode_documents(self.job, self.plan.documents, runner)
+        return encode_documents(self.job, self.plan.documents, self._make_runner())
 
     @cached_property
     def _ordinary_in_documents(self) -> InDocuments | None:
@@ -443,7 +444,7 @@ class Recheck:
         panel = self._documents
         if panel is None:
             return None
-        runner = Runner.in_memory(self.job.encoder, self.progress)
+        runner = self._make_runner()
         written_panel = replace(panel, carriers=panel.texts)
         name = f"{self.name}: {which} in documents"
         results = [
@@ -462,8 +463,11 @@ class Recheck:
     def _vector_deviations(self) -> Mapping[int, float] | None:
         return token_vector_deviations(self.job.encoder, self.job.vocabulary)
 
+    def _make_runner(self) -> Runner:
+        return Runner.in_memory(self.job.encoder, self.progress)
+
     def _measure_in_carriers(self, copies: Copies) -> RoundResults:
-        runner = Runner.in_memory(self.job.encoder, self.progress)
+        runner = self._make_runner()
         ids_stage = self._stage
         text_stage = replace(ids_stage, name=f"{self.name}: text", carriers=tuple(self.plan.carriers))
         results = [

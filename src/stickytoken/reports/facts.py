@@ -288,7 +288,7 @@ def curve_figures(content: RunContent) -> list[ReportFigure]:
     if content.evidence is None:
         return []
     curves = read_curves(content)
-    return [run_figures.symptom_curves(curves.tokens, curves.ordinary, content.plan.mean_similarity)]
+    return [run_figures.symptom_curves(curves.tokens, curves.ordinary, content.run.mean_similarity)]
 
 
 def paper_figures(content: RunContent) -> list[ReportFigure]:
@@ -313,7 +313,7 @@ def _draw_pair_similarities(content: RunContent) -> ReportFigure:
     similarities for sticky tokens, the figure shows the strongest unflagged token that has similarities.
     """
     run = content.run
-    u = content.plan.mean_similarity
+    u = content.run.mean_similarity
     if content.evidence is None:
         return paper.pair_similarities(token="", copies=0, before=[], after=None, u=u)
     record = content.evidence.record

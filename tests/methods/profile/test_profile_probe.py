@@ -44,7 +44,7 @@ def test_a_probe_gives_the_numbers_that_a_detection_of_these_tokens_stores(encod
             value = getattr(evidence, name)
             expected = pytest.approx(row[name], abs=1e-6) if isinstance(row[name], float) else row[name]
             assert value == expected, name
-        assert evidence.mean_similarity == run.plan.mean_similarity
+        assert evidence.mean_similarity == run.mean_similarity
         assert evidence.ordinary_contraction == pytest.approx(run.result.ordinary_contraction, abs=1e-6)
     assert [evidence.verdict for evidence in probes] == ["benign", "benign", "sticky"]
 
@@ -61,7 +61,8 @@ def test_the_symptom_curve_is_of_the_carriers_and_anchors_of_the_run(model, enco
     assert [side[0] for side in ordinary] == pytest.approx([curve.below[0], curve.above[0]])
     assert curve.below[-1] > curve.ordinary_below[-1] + 0.1
     directions = model.encode(plan.anchors, normalize_embeddings=True)
-    below = model.encode(plan.carriers[:12], normalize_embeddings=True) @ directions.T < plan.mean_similarity
+    similarities = model.encode(plan.carriers[:12], normalize_embeddings=True) @ directions.T
+    below = similarities < run.mean_similarity
     for copies, under, over in zip(curve.copies, curve.below, curve.above, strict=True):
         changed = [text + planted.PLANTED * copies for text in plan.carriers[:12]]
         after = model.encode(changed, normalize_embeddings=True) @ directions.T

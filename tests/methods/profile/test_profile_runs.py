@@ -109,7 +109,7 @@ def test_the_run_counts_its_texts_and_tokens(run, encoder):
     assert not measured["confirm"] & pilots  # the pilot measured them in these carriers
     assert len(measured["confirm"] | pilots) == run.result.confirmed
     texts = 128 * 26 + profiled.AVAILABLE * 2 + len(measured["confirm"]) * 24
-    texts += run.plan.mean_similarity_entries
+    texts += run.result.mean_similarity_entries
     assert run.result.sequences == texts
     assert run.result.texts_per_token == round(texts / profiled.AVAILABLE, 2)
     for row in run.tokens.to_dicts():

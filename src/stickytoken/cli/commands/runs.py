@@ -393,13 +393,10 @@ def card(
     model_card: opt.Output[Path | None] = None,
     eval_results: opt.Output[Path | None] = None,
     eval_dataset: opt.Output[str | None] = None,
-    push: opt.Output[str | None] = None,
     table: Annotated[bool, opt.output_option("--table")] = False,
     output_format: opt.FormatChoice[CardFormat] = CardFormat.MD,
 ) -> None:
     """Print the result of a run as a block for a model card, or insert the block into a model card.
-
-    Nothing is sent to the hub without --push.
 
     Example: stickytoken card runs/all-MiniLM-L6-v2-profile-0123456789ab --model-card README.md
 
@@ -407,22 +404,19 @@ def card(
         model_card: Existing model card in Markdown to insert the block into.
         eval_results: Also write evaluation results to this YAML file. Needs --eval-dataset.
         eval_dataset: Benchmark data set on the hub to which the evaluation results belong, as owner/name.
-        push: Send the block to the model card of this repository on the hub, given as owner/name.
         table: Print the row of the run in the table of measured models instead of the block.
         output_format: Print the block or row, or one JSON document.
     """
-    from stickytoken.model_cards import card_block, push_card, table_row, write_block, write_eval_results
+    from stickytoken.model_cards import card_block, table_row, write_block, write_eval_results
 
     if eval_results is not None and eval_dataset is None:
         raise InputError(
             "evaluation results belong to a benchmark data set: pass --eval-dataset with --eval-results"
         )
-    if eval_dataset is not None and eval_results is None and push is None:
-        raise InputError(
-            "--eval-dataset says which data set the results belong to: also pass --eval-results or --push"
-        )
-    if table and (model_card is not None or eval_results is not None or push is not None):
-        raise InputError("--table only prints: leave out --model-card, --eval-results and --push")
+    if eval_dataset is not None and eval_results is None:
+        raise InputError("--eval-dataset says which data set the results belong to: also pass --eval-results")
+    if table and (model_card is not None or eval_results is not None):
+        raise InputError("--table only prints: leave out --model-card and --eval-results")
     opened = stickytoken.open_run(run)
     block = table_row(opened) if table else card_block(opened)
     document: dict[str, Any] = {"run": str(opened.path), "block": block}
@@ -434,14 +428,9 @@ def card(
         changed = write_eval_results(opened, eval_dataset, eval_results)
         document |= {"eval_results": str(eval_results), "eval_results_changed": changed}
         console.inform(f"{eval_results}: {_outcome(changed)}")
-    if push is not None:
-        with console.status(f"sending to {push}"):
-            commit = push_card(opened, push, eval_dataset)
-        document |= {"pushed": push, "commit": commit}
-        console.inform(f"{push}: {commit or _outcome(False)}")
     if output_format is CardFormat.JSON:
         console.print_json(document)
-    elif model_card is None and push is None:
+    elif model_card is None:
         console.print_document(f"{block}\n")
 
 

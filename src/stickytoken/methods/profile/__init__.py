@@ -134,6 +134,7 @@ def compute(
     """Measure and judge the job's tokens. Return the table tokens.parquet and the result for run.json."""
     deviations = token_vector_deviations(job.encoder, job.vocabulary)
     measured = rounds.measure_rounds(job, plan, runner, deviations)
+    mean_similarity = rounds.measure_u(job.encoder, plan.carriers, runner)
     estimates.write_effects(folder, measured.screened)
     numbers = estimates.estimate(measured)
     judged = apply_rule(numbers.measures, job.settings)
@@ -142,6 +143,9 @@ def compute(
     cost = folder.total_cost()
     random_tokens = _random_in_documents(measured, numbers)
     return tokens, ProfileResultRecord(
+        mean_similarity=mean_similarity.value,
+        mean_similarity_entries=mean_similarity.entries,
+        mean_similarity_error=mean_similarity.error,
         looked_at=judged_count,
         confirmed=int(tokens["confirmed"].sum()),
         unconfirmed=measured.unconfirmed,
@@ -403,11 +407,12 @@ def probe(job: Job[ProfileSettings], progress: ProgressCallback) -> list[Profile
     deviations = token_vector_deviations(job.encoder, job.vocabulary)
     # With ``confirm_all``, no token is judged by the few screening carriers alone.
     measured = rounds.measure_rounds(job_without_repeats, plan, runner, deviations, confirm_all=True)
+    mean_similarity = rounds.measure_u(job.encoder, plan.carriers, runner).value
     numbers = estimates.estimate(measured)
     settings = job.settings
     table = token_table(measured, numbers, apply_rule(numbers.measures, settings))
     rows = {row["token_id"]: row for row in table.to_dicts()}
-    curves = _curves(job_without_repeats, plan, runner)
+    curves = _curves(job_without_repeats, plan, mean_similarity, runner)
     columns = [field.name for field in fields(ProfileEvidence) if field.name in table.columns]
     ordinary_push = _random_in_documents(measured, numbers).push
     evidence = []
@@ -421,14 +426,16 @@ def probe(job: Job[ProfileSettings], progress: ProgressCallback) -> list[Profile
             smallest_push=settings.smallest_push,
             unusual=settings.unusual,
             vectors_compared=deviations is not None,
-            mean_similarity=plan.mean_similarity,
+            mean_similarity=mean_similarity,
             curve=curves[token.id],
         )
         evidence.append(evidence_of_token)
     return evidence
 
 
-def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, runner: Runner) -> dict[int, SymptomCurve]:
+def _curves(
+    job: Job[ProfileSettings], plan: ProfilePlanRecord, mean_similarity: float, runner: Runner
+) -> dict[int, SymptomCurve]:
     """Measure the symptom curve of each token, and the mean curve of a few ordinary tokens as a control.
 
     Returns:
@@ -443,7 +450,7 @@ def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, runner: Runner) 
     carriers = plan.carriers[:SYMPTOM_CARRIERS]
     copies = probes.fitting_copies(encoder, insertion, carriers, symptoms.SYMPTOM_COPIES)
     panel = texts.anchor_panel(encoder, plan)
-    compared = panel.against(unit_vectors(encoder.encode(carriers)), plan.mean_similarity)
+    compared = panel.against(unit_vectors(encoder.encode(carriers)), mean_similarity)
     stage = symptoms.SymptomStage(probes.as_carriers(encoder, insertion, carriers), copies, compared)
     rows = {row["token_id"]: row for row in runner(stage, [*job.tokens, *ordinary]).to_dicts()}
 
@@ -469,8 +476,10 @@ def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, runner: Runner) 
     }
 
 
-def evidence_stage(job: Job[ProfileSettings], plan: ProfilePlanRecord) -> EvidenceStage:
+def evidence_stage(
+    job: Job[ProfileSettings], plan: ProfilePlanRecord, mean_similarity: float
+) -> EvidenceStage:
     """Return the stage that measures the curves and pairs that reports show."""
     panel = texts.anchor_panel(job.encoder, plan)
     carriers = plan.carriers[: SYMPTOM_CARRIERS // 2 if measures_few_tokens(job) else SYMPTOM_CARRIERS]
-    return symptoms.evidence_stage(job, carriers, plan.anchors, panel, plan.mean_similarity)
+    return symptoms.evidence_stage(job, carriers, plan.anchors, panel, mean_similarity)

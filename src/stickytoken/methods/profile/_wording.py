@@ -175,13 +175,7 @@ def _describe_method(settings: ProfileSettings) -> str:
 
 
 def _plan_facts(plan: ProfilePlanRecord) -> dict[str, Any]:
-    numeric_fields = (
-        "mean_similarity",
-        "mean_similarity_entries",
-        "mean_similarity_error",
-        "left_out",
-    )
-    facts = {name: getattr(plan, name) for name in numeric_fields}
+    facts: dict[str, Any] = {"left_out": plan.left_out}
     for name in ("anchors", "carriers", "pilots"):
         facts[name] = len(getattr(plan, name))
     if plan.documents is not None:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from stickytoken.encoders.mean_similarity import MeanSimilarity
 from stickytoken.encoders.protocol import Encoder, capabilities_of, require_ids
 from stickytoken.errors import InputError
 from stickytoken.insertion import Placement
 from stickytoken.methods import probes
 from stickytoken.methods.base import Job
 from stickytoken.methods.profile import documents, texts
-from stickytoken.methods.profile.records import DocumentsRecord, ProfilePlanRecord
+from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.settings.profile import Measuring, ProfileSettings
 from stickytoken.vocabulary import special_tokens
 
@@ -144,43 +142,12 @@ def most_texts_to_confirm(settings: ProfileSettings, token_count: int) -> int:
     return confirming + (PILOT_TOKENS + suspects) * documents.DOCUMENT_COUNTS[-1]
 
 
-@dataclass(frozen=True)
-class ChosenTexts:
-    """The texts and the pilots of a run, before anything is measured.
-
-    Attributes:
-        anchors: the texts to compare with, and how many were left out.
-        carriers: the texts that receive copies.
-        pilots: ids of the random tokens that define the ordinary token.
-        documents: the documents; None if there are none.
-    """
-
-    anchors: texts.Anchors
-    carriers: list[str]
-    pilots: list[int]
-    documents: DocumentsRecord | None
-
-    def plan(self, encoder: Encoder, similarity: MeanSimilarity) -> ProfilePlanRecord:
-        """Return the plan record, with the model's mean similarity."""
-        return ProfilePlanRecord(
-            mean_similarity=similarity.value,
-            mean_similarity_entries=similarity.entries,
-            mean_similarity_error=similarity.error,
-            left_out=self.anchors.left_out,
-            anchors=self.anchors.texts,
-            carriers=self.carriers,
-            pilots=self.pilots,
-            call_noise=capabilities_of(encoder).noise,
-            documents=self.documents,
-        )
-
-
 def choose_texts(
     job: Job[ProfileSettings],
     *,
     carriers: int | None = None,
     is_allowed: Callable[[str], bool] | None = None,
-) -> ChosenTexts:
+) -> ProfilePlanRecord:
     """Choose the texts and the pilots of a run.
 
     Args:
@@ -220,10 +187,12 @@ def choose_texts(
             f"{corpus.source} has too few sentences that the model reads in full: none is left besides "
             f"{needed} carriers; use more sentences"
         )
-    return ChosenTexts(
-        anchors=anchors,
+    return ProfilePlanRecord(
+        left_out=anchors.left_out,
+        anchors=anchors.texts,
         carriers=list(source_of_carrier),
         pilots=_draw_pilots(job),
+        call_noise=capabilities_of(encoder).noise,
         documents=documents.plan_documents(job, is_allowed),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stickytoken.measurement.resume import Record
 from stickytoken.methods import PlanTexts
-from stickytoken.methods.base import PlanRecord, ResultRecord
+from stickytoken.methods.base import MeanSimilarityRecord, PlanRecord, ResultRecord
 from stickytoken.unit_vectors import Similarity
 
 
@@ -57,7 +57,7 @@ class ProfilePlanRecord(PlanRecord):
         return PlanTexts(self.carriers, self.anchors, by_topic=True)
 
 
-class ProfileResultRecord(ResultRecord):
+class ProfileResultRecord(MeanSimilarityRecord, ResultRecord):
     """The numbers that summarize the result of a run.
 
     Attributes:

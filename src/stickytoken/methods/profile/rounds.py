@@ -14,16 +14,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from stickytoken.encoders.mean_similarity import MeanSimilarity
 from stickytoken.encoders.protocol import Encoder, require_ids
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement, Probe, Token, draw_path
 from stickytoken.machine import Precision
-from stickytoken.measurement.engine import ignore_progress
 from stickytoken.measurement.stages import RowValue
 from stickytoken.methods import probes
 from stickytoken.methods._mean_similarity import measure_mean_similarity
@@ -97,39 +98,39 @@ class Round(StrEnum):
 
 
 def make_plan(job: Job[ProfileSettings], runner: Runner) -> ProfilePlanRecord:
-    """Choose the texts and the pilots of a run, and measure the model's mean similarity.
-
-    Before the mean similarity, which takes longer, special tokens are measured in the documents of the plan,
-    and announced as soon as it is known what they may do.
-
-    Args:
-        job: provides the model, corpus, vocabulary, tokens and settings.
-        runner: measures special tokens and the mean similarity, and keeps what it has measured.
+    """Choose the texts and the pilots of a run, and make sure that copies can change the texts.
 
     Raises:
         InputError: see `plan.choose_texts`; or the model gives all texts the same vector.
     """
-    chosen = choose_texts(job)
-    spread = _measure_spread(job.encoder, chosen.carriers, job.sentences.source)
-    panel = documents.encode_documents(job, chosen.documents, runner)
-    if panel is not None:
-        # Only to announce them. `measure_rounds` gets what was measured from the store, because this function
-        # isn't called when a run is continued.
-        _measure_special_tokens(job, panel, runner)
-    similarity = measure_mean_similarity(job.encoder, runner, tolerance=_ERROR_SHARE * spread)
-    return chosen.plan(job.encoder, similarity)
+    del runner  # no token is measured yet
+    plan = choose_texts(job)
+    spread = _measure_spread(job.encoder, plan.carriers)
+    if spread.deviation < _NO_VARIATION:
+        raise InputError(
+            f"{job.encoder.name} gives all sentences of {job.sentences.source} the same similarity "
+            f"({spread.mean:.4f}), so no token can change it: check that the model is loaded correctly"
+        )
+    return plan
 
 
-def _measure_spread(encoder: Encoder, carriers: Sequence[str], source: str) -> float:
+class _Spread(NamedTuple):
+    """Of the similarities between texts."""
+
+    mean: float
+    deviation: float
+
+
+def _measure_spread(encoder: Encoder, carriers: Sequence[str]) -> _Spread:
     vectors = unit_vectors(encoder.encode(carriers))
     similarities = (vectors @ vectors.T)[~np.eye(len(vectors), dtype=np.bool_)]
-    if similarities.std() < _NO_VARIATION:
-        raise InputError(
-            f"{encoder.name} gives all sentences of {source} the same similarity "
-            f"({similarities.mean():.4f}), so no token can change it: check that the model is loaded "
-            "correctly"
-        )
-    return float(similarities.std())
+    return _Spread(float(similarities.mean()), float(similarities.std()))
+
+
+def measure_u(encoder: Encoder, carriers: Sequence[str], runner: Runner) -> MeanSimilarity:
+    """Measure the mean similarity u, as exactly as it must be to tell unrelated carriers from others."""
+    tolerance = _ERROR_SHARE * _measure_spread(encoder, carriers).deviation
+    return measure_mean_similarity(encoder, runner, tolerance=tolerance)
 
 
 def _measure_special_tokens(
@@ -174,7 +175,7 @@ def measure_rounds(
         job: provides the model, vocabulary, tokens and settings. Tokens whose copies the tokenizer reads as
             other entries are not measured.
         plan: provides the carriers, the documents and the pilots.
-        runner: executes a stage for the given tokens. Its store has what `make_plan` has measured.
+        runner: executes a stage for the given tokens.
         vector_deviations: how unusual each token vector is, keyed by token id; None if token vectors cannot
             be compared.
         confirm_all: whether to measure all tokens of the job in the confirming carriers, as a probe does,
@@ -184,11 +185,8 @@ def measure_rounds(
         The measurements of all tokens in the screening carriers, of the pilots and the confirmed tokens in
         the other carriers, and of special and suspicious tokens in documents.
     """
-    # Special tokens were measured, and shown to the user, when the plan was made. They are measured again
-    # only if the size of the shards has changed since.
-    silent_runner = replace(runner, progress=ignore_progress)
-    panel = documents.encode_documents(job, plan.documents, silent_runner)
-    special = None if panel is None else _measure_special_tokens(job, panel, silent_runner)
+    panel = documents.encode_documents(job, plan.documents, runner)
+    special = None if panel is None else _measure_special_tokens(job, panel, runner)
     special_ids = set() if special is None else set(special.ids.tolist())
     measured = _measure_in_carriers(
         job, plan, runner, vector_deviations, special_ids, confirm_all=confirm_all

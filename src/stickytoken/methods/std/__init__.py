@@ -220,7 +220,9 @@ def _make_token_table(
     )
 
 
-def evidence_stage(job: Job[StdSettings], plan: StdPlanRecord) -> symptoms.EvidenceStage:
+def evidence_stage(
+    job: Job[StdSettings], plan: StdPlanRecord, mean_similarity: float
+) -> symptoms.EvidenceStage:
     """Return the stage that measures the curves and pairs that reports show."""
     truncated = set(plan.truncated)
     texts = {pair.sentence2 for pair in plan.validation if pair.sentence2 not in truncated}
@@ -229,4 +231,4 @@ def evidence_stage(job: Job[StdSettings], plan: StdPlanRecord) -> symptoms.Evide
     anchors = [pair.sentence1 for pair in plan.validation if pair.sentence1 not in truncated]
     sentences = list(dict.fromkeys(anchors))[:_ANCHORS]
     panel = symptoms.AnchorPanel(unit_vectors(job.encoder.encode(sentences)))
-    return symptoms.evidence_stage(job, shortest, sentences, panel, plan.mean_similarity)
+    return symptoms.evidence_stage(job, shortest, sentences, panel, mean_similarity)

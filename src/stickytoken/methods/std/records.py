@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from stickytoken.data import SentencePair
 from stickytoken.methods import PlanTexts
-from stickytoken.methods.base import PlanRecord, ResultRecord
+from stickytoken.methods.base import MeanSimilarityRecord, PlanRecord, ResultRecord
 
 
-class StdPlanRecord(PlanRecord):
+class StdPlanRecord(MeanSimilarityRecord, PlanRecord):
     """The plan of a run: the pairs for scoring tokens and for validating candidates."""
 
     left_out: int  # Number of sentences or pairs that are too long once the copies are inserted.

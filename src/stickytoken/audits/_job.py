@@ -1,0 +1,79 @@
+"""What an audit measures and with which model, and the record that says so."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from stickytoken.audits._index import Index
+from stickytoken.audits._tokens import Candidates
+from stickytoken.audits.results import AuditRecord, RuleRecord
+from stickytoken.data.documents import DocumentSource
+from stickytoken.detection.run import Run
+from stickytoken.encoders.protocol import EncoderIdentity, WordEncoder
+from stickytoken.encoders.roles import identity_of_queries
+from stickytoken.machine import digest
+from stickytoken.measurement import resume
+from stickytoken.settings.audit import AuditSettings
+from stickytoken.settings.profile import ProfileSettings
+from stickytoken.settings.reading import ColumnChoice, columns_of
+
+# Increase this version when the same inputs no longer give the same numbers.
+_IDENTITY_VERSION = 10
+
+
+@dataclass(frozen=True)
+class AuditJob:
+    """Everything that decides the numbers of an audit.
+
+    Attributes:
+        run: says what is known of the tokens.
+        encoder: the model of the run.
+        settings: settings of the audit.
+        rule: its thresholds say which tokens are sticky.
+        candidates: the tokens that may be measured.
+        index: the documents and queries.
+    """
+
+    run: Run
+    encoder: WordEncoder
+    settings: AuditSettings
+    rule: ProfileSettings
+    candidates: Candidates
+    index: Index
+
+
+def make_record(
+    job: AuditJob, documents: DocumentSource, column: ColumnChoice, notes: list[str]
+) -> AuditRecord:
+    """Return the record of an audit that has not begun. Its identity is a hash of all inputs."""
+    run = job.run
+    inputs: dict[str, Any] = {"run": run.record.identity, "index": job.index.record.fingerprint}
+    queries_identity = identity_of_queries(job.encoder)
+    if queries_identity is not None:
+        inputs["queries"] = asdict(queries_identity)
+    if job.candidates.named_ids is not None:
+        inputs["tokens"] = job.candidates.named_ids
+    # The model is the one of the run, so its identity is in the record of the run.
+    model_identity = EncoderIdentity(**run.record.identity_parts["encoder"])
+    identity_parts = resume.identity_of(_IDENTITY_VERSION, model_identity, job.settings, **inputs)
+    thresholds = {name: getattr(job.rule, name) for name in RuleRecord.model_fields}
+    return AuditRecord(
+        identity=digest(identity_parts),
+        identity_parts=identity_parts,
+        run=str(run.path),
+        run_identity=run.record.identity,
+        repairable=run.repairable,
+        model=run.model_name,
+        device=job.encoder.device,
+        settings=asdict(job.settings),
+        rule=RuleRecord.model_validate(thresholds),
+        index=job.index.record,
+        documents=str(documents) if isinstance(documents, (str, Path)) else "YOUR_DOCUMENTS",
+        column=columns_of(column),
+        notes=notes,
+        versions=resume.package_versions(),
+        hardware=resume.hardware(job.encoder.device),
+        started=resume.now(),
+    )
