@@ -86,6 +86,15 @@ def test_an_audit_that_is_opened_again_gets_a_page_as_a_new_one(printed, tampere
     assert scanned.STICKY in Page((copied / "audit.html").read_text("utf-8")).tokens
 
 
+def test_the_command_accepts_known_documents_and_allowed_words(tampered_run, files, tmp_path):
+    (tmp_path / "allowed.txt").write_text(scanned.STICKY, "utf-8")
+    line = ["audit", tampered_run, "--documents", files / "documents.jsonl", *OPTIONS, "--format", "json"]
+    accepting = ["--allow", tmp_path / "allowed.txt", "--known", tmp_path / "known.txt"]
+    (tmp_path / "known.txt").touch()
+    document = planted.document(command(*line, *accepting))
+    assert document["documents_with_copies"] == []
+
+
 @pytest.fixture(scope="module")
 def other_word(printed, tmp_path_factory):
     """A word that the run does not flag, and an audit that names it."""

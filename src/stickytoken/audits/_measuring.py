@@ -56,7 +56,7 @@ def measure(job: AuditJob, runner: Runner, held: resume.Resumed[AuditRecord]) ->
     candidates = job.candidates
     texts = [{"id": document.id, "text": document.text} for document in index.documents]
     collection = pl.DataFrame(texts, schema={"id": pl.String, "text": pl.String})
-    copies = scan(job.run, collection, column="text", id_column="id", progress=runner.progress)
+    copies = scan(job.cleaner, collection, column="text", id_column="id", progress=runner.progress)
     positions = _stuffing.choose_stuffed(index, set(copies.documents["number"].to_list()), settings)
     search = _index.encode_index(index, job.encoder, settings, runner)
     panel = _stuffing.prepare_panel(job, search, positions)

@@ -183,6 +183,8 @@ class AuditRecord(resume.MeasurementRecord):
         repairable: whether the model of the run can be repaired, for the suggested commands.
         documents: the documents as the user named them, for the suggested commands.
         column: the columns that the user named, for the suggested commands.
+        allow: the file of accepted words, for the suggested commands.
+        known: the file of accepted documents, for the suggested commands.
     """
 
     schema_version: int = AUDIT_SCHEMA_VERSION
@@ -196,6 +198,8 @@ class AuditRecord(resume.MeasurementRecord):
     index: IndexRecord
     documents: str
     column: Columns | str | None = None
+    allow: str | None = None
+    known: str | None = None
     notes: list[str]
     versions: dict[str, str]
     hardware: dict[str, str]
