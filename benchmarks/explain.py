@@ -1,16 +1,16 @@
-"""Measures whether explanations are right: planted tokens, sums of attributions, deletions, and time.
+"""Measures whether explanations are right: planted tokens, attributions, and time.
 
-The command `attribution` takes minutes and needs no data. The command `planted` needs an .npz with planted
-rows. The command `why` needs a model with planted tokens, and the pairs of sentences of STS-B. Run a command
-with `python benchmarks/explain.py COMMAND`, on a machine that does nothing else, since some results are
-wall-clock times.
+The command `times` takes a minute and needs no data. The command `planted` needs an .npz with planted rows.
+The command `why` needs a model with planted tokens, and the pairs of sentences of STS-B. Run a command with
+`python benchmarks/explain.py COMMAND`, on a machine that does nothing else, since some results are wall-clock
+times.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -21,20 +21,13 @@ from bench import MINILM, PLANTED, Results, commands, json_lines, units, write_j
 from models import planted_encoder, planted_rows
 from stickytoken import analyze_vocabulary, load_encoder, why as attribute_similarity
 from stickytoken.cli.console import progress_bar
-from stickytoken.data import load_sentences
-from stickytoken.encoders import IdEncoder
-from stickytoken.encoders.protocol import IdReader, require_ids
+from stickytoken.encoders.protocol import IdEncoder, IdReader, require_ids
 from stickytoken.explanation import ExplainSettings, Explanation, explain
-from stickytoken.inspection import AttributionMethod, inspector_of
-from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
 
 # Number of ordinary tokens in the command `planted`.
 ORDINARY = 20
-# Number of pairs of texts in the command `attribution`.
-JACOBIANS = 20
-# The token [CLS] of the packaged model, and how many copies of it are added to a text.
+# The token [CLS] of the packaged model.
 CLS = 101
-CLS_COPIES = 8
 # The areas of findings that should show what was planted.
 SHARES = ("attention", "pooling")
 
@@ -95,19 +88,13 @@ def check_ordinary(results: Results, explanation: Explanation, ordinary_ids: Seq
     )
 
 
-def attribution(device: str = "cpu") -> None:
-    """Check that integrated Jacobians sum to the model's similarities, and time an explanation.
-
-    The first text of every other pair ends with eight copies of [CLS], since there the vector changes its
-    direction abruptly, which is hard to integrate.
-    """
+def times(device: str = "cpu") -> None:
+    """Time an explanation."""
     encoder = load_encoder(MINILM, device=device)
-    settings = ExplainSettings()
     results = Results("explain", device)
-    check_jacobian_sums(results, encoder, settings)
     wall_started = time.perf_counter()
     cpu_started = time.process_time()
-    explanation = explain(encoder, [CLS], settings=settings)
+    explanation = explain(encoder, [CLS])
     wall_seconds = time.perf_counter() - wall_started
     cpu_seconds = time.process_time() - cpu_started
     results.check(
@@ -119,29 +106,6 @@ def attribution(device: str = "cpu") -> None:
     results.finish()
 
 
-def check_jacobian_sums(results: Results, encoder: IdEncoder, settings: ExplainSettings) -> None:
-    """Record how far the sums of integrated Jacobians are from the similarities, relative to them."""
-    integrator = JacobianIntegrator(inspector_of(encoder))
-    texts = encoder.tokenize(load_sentences().sample(2 * JACOBIANS, 0))
-    # Texts 0 and 1 are a pair, texts 2 and 3 are the next one, and so on.
-    contents = []
-    for index, text in enumerate(texts):
-        has_copies = index % 4 == 2
-        contents.append((*text.ids, *[CLS] * CLS_COPIES) if has_copies else text.ids)
-    # All tokens of a text form one part. Derivatives are linear, so the sum over tokens is the same.
-    contributions = [integrator.contributions(ids, [0] * len(ids), settings.steps) for ids in contents]
-    sums = [contribution.reference + contribution.parts.sum(axis=0) for contribution in contributions]
-    vectors = encoder.encode_ids(contents).astype(float)
-    errors = []
-    for index in range(0, len(contents), 2):
-        attributed = float(sums[index] @ sums[index + 1])
-        similarity = float(vectors[index] @ vectors[index + 1])
-        errors.append(abs(attributed / similarity - 1))
-    title = "sum of integrated Jacobians, reference included, against the similarity of"
-    title = f"{title} {JACOBIANS} pairs, half of them with copies of [CLS]"
-    results.check(title, "2 %", f"at most {max(errors):.2%} off", max(errors) <= 0.02, off=errors)
-
-
 # Number of copies of a planted token at the end of a text.
 COPIES = 4
 # Minimum rise of the cosine that the copies must cause for a pair to be used.
@@ -151,13 +115,9 @@ DRAWS = 5
 # Numbers of token pairs to delete, in ascending order.
 PAIRS = (1, 2, 3, 5)
 COLUMNS = [
-    "method",
+    "pairs",
     "fall of the cosine without the tokens of 1, 2, 3, 5 pairs",
     "the same for texts with copies",
-    "larger fall than random, 5 pairs",
-    "share of the rise attributed to copies",
-    "largest error of the sum",
-    "processor time of a pair",
 ]
 
 
@@ -179,44 +139,41 @@ class TextPair(NamedTuple):
     rise: float
 
 
-# The measurements of a pair of texts, which NAME.json holds: the entries of `measure_pair`, and those of
-# `measure_method` under the name of each method.
+# The measurements of a pair of texts: the entries of `measure_pair` and `measure_attribution`.
 PairRow: TypeAlias = dict[str, Any]
 
 
-def why(
-    model: str, data: Path, pairs: int = 50, method: list[AttributionMethod] | None = None, name: str = "why"
-) -> None:
-    """Compare methods that attribute the similarity of two texts to pairs of tokens.
+def why(model: str, data: Path, pairs: int = 50, name: str = "why") -> None:
+    """Measure how well the similarity of two texts is attributed to pairs of tokens.
 
-    The methods are compared by the error of their sums, by the fall of the cosine if the strongest pairs are
-    deleted, by the contributions of copied tokens, and by their time.
+    Measured are the error of the sum, the fall of the cosine if the strongest pairs are deleted, the
+    contributions of copied tokens, and the time.
 
     MODEL is the folder of a model with planted tokens, and must contain planted.json. DATA is a folder with
     stsb/test.jsonl (STS-B). Half of the text --pairs are pairs of STS-B. Each of the others consists of two
     random sentences of STS-B, with four copies of a planted token at the end of the first sentence. Only
     pairs whose cosine the copies raise by at least 0.05 are used.
 
-    The checks are written to NAME.json, and the comparison to NAME-methods.json.
+    The checks are written to NAME.json, and the falls to NAME-falls.json.
     """
     encoder = require_ids(load_encoder(model), "the benchmark")
-    methods = method or list(AttributionMethod)
     generator = np.random.default_rng(0)
     tokens = [row["token"] for row in planted_rows(Path(model)) if row["token"].isalpha()]
     text_pairs = draw_text_pairs(encoder, data / "stsb" / "test.jsonl", tokens, pairs, generator)
     rows: list[PairRow] = []
     results = Results(name, encoder.device, model=Path(model).name, pairs=rows)
     for text_pair in text_pairs:
-        of_methods: dict[str, Any] = {}
-        for attribution_method in methods:
-            of_methods[attribution_method] = measure_method(encoder, text_pair, attribution_method)
-        rows.append(measure_pair(encoder, text_pair, generator) | of_methods)
+        measured = measure_pair(encoder, text_pair, generator)
+        rows.append(measured | measure_attribution(encoder, text_pair))
         print(f"{len(rows)} of {len(text_pairs)}", flush=True)
-        # The results are written after every pair, so that a benchmark that is stopped early has compared the
-        # methods on the same pairs.
+        # The results are written after every pair, so that those of a benchmark that is stopped are not lost.
         results.checks.clear()
-        table = check_methods(results, rows, methods)
-        write_json(f"{name}-methods", encoder.device, columns=COLUMNS, rows=table)
+        check_attributions(results, rows)
+        table = [
+            ["strongest", *falls_in_words(rows, "falls")],
+            ["random", *falls_in_words(rows, "random")],
+        ]
+        write_json(f"{name}-falls", encoder.device, columns=COLUMNS, rows=table)
     results.finish(strict=False)
 
 
@@ -288,8 +245,8 @@ def measure_pair(encoder: IdReader, text_pair: TextPair, generator: np.random.Ge
     }
 
 
-def measure_method(encoder: Any, text_pair: TextPair, method: AttributionMethod) -> dict[str, Any]:
-    """Attribute the similarity of a pair of texts with a method, and measure the result.
+def measure_attribution(encoder: IdEncoder, text_pair: TextPair) -> PairRow:
+    """Attribute the similarity of a pair of texts to pairs of tokens, and measure the result.
 
     Returns:
         The error of the sum, the falls of the cosine without the tokens of the strongest pairs, the
@@ -297,21 +254,21 @@ def measure_method(encoder: Any, text_pair: TextPair, method: AttributionMethod)
     """
     wall_started = time.perf_counter()
     cpu_started = time.process_time()
-    attribution = attribute_similarity(encoder, text_pair.first, text_pair.second, method=method)
+    attribution = attribute_similarity(encoder, text_pair.first, text_pair.second)
     wall_seconds = time.perf_counter() - wall_started
     cpu_seconds = time.process_time() - cpu_started
     strongest = [(pair.first, pair.second) for pair in attribution.strongest(PAIRS[-1])]
     # A part is one token, or a span of tokens in a long text.
     first_parts = [part.token_ids for part in attribution.first.parts]
     second_parts = [part.token_ids for part in attribution.second.parts]
-    contributions = attribution.matrix.sum(axis=1) + attribution.first_reference
+    contributions = attribution.matrix.sum(axis=1)
     # The copies are at the end of the first text.
     plain_length = len(ids_of(encoder, text_pair.plain)[0])
     part_ends = np.cumsum([len(part) for part in first_parts])
     part_starts = np.concatenate([[0], part_ends[:-1]])
     has_only_copies = part_starts >= plain_length
     return {
-        "error": attribution.completeness_error,
+        "error": float(attribution.matrix.sum(dtype=float)) - attribution.similarity,
         "falls": falls(encoder, first_parts, second_parts, strongest),
         "attributed": float(contributions[has_only_copies].sum()),
         "seconds": wall_seconds,
@@ -363,59 +320,35 @@ def joined(parts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(itertools.chain.from_iterable(parts))
 
 
-def check_methods(
-    results: Results, rows: Sequence[PairRow], methods: Sequence[AttributionMethod]
-) -> list[list[str]]:
-    """Record the checks of all methods, and return the table that compares them.
-
-    Returns:
-        One row for each method, and one for random pairs, with the columns `COLUMNS`.
-    """
-    table = [check_method(results, rows, method) for method in methods]
-    random_falls = falls_in_words(rows, (row["random"] for row in rows))
-    table.append(["random pairs", *random_falls, "", "", "", ""])
-    return table
-
-
-def check_method(results: Results, rows: Sequence[PairRow], method: AttributionMethod) -> list[str]:
-    """Record the checks of a method, and return its row of the table with the columns `COLUMNS`."""
+def check_attributions(results: Results, rows: Sequence[PairRow]) -> None:
+    """Record the checks of all pairs of texts so far."""
     rows_with_copies = [row for row in rows if has_copies(row)]
 
     # An error relative to the cosine would say little, because the cosines of random sentences are near zero.
-    largest_error = max(abs(row[method]["error"]) for row in rows)
-    pairs = f"{len(rows)} pairs, {len(rows_with_copies)} of them with copies"
-    name = f"{method}: sum of all contributions, {pairs}"
+    largest_error = max(abs(row["error"]) for row in rows)
+    name = f"sum of all contributions, {len(rows)} pairs, {len(rows_with_copies)} of them with copies"
     results.check(
         name, "within 0.01 of the cosine", f"largest error {largest_error:.4f}", largest_error <= 0.01
     )
 
-    falls_more_than_random = [row[method]["falls"][-1] > row["random"][-1] for row in rows]
+    falls_more_than_random = [row["falls"][-1] > row["random"][-1] for row in rows]
     larger_share = np.mean(falls_more_than_random)
-    name = f"{method}: without the tokens of the five strongest pairs in one text, against random pairs"
+    name = "without the tokens of the five strongest pairs in one text, against random pairs"
     results.check(name, "a larger fall in 90 %", f"{larger_share:.0%}", larger_share >= 0.9)
 
     # Until a pair with copies has been measured, the share is not a number.
-    shares = [row[method]["attributed"] / row["rise"] for row in rows_with_copies] or [np.nan]
+    shares = [row["attributed"] / row["rise"] for row in rows_with_copies] or [np.nan]
     rises = [row["rise"] for row in rows_with_copies] or None
     share = float(np.average(shares, weights=rises))
-    name = f"{method}: share of the rise attributed to four copies"
     ours = f"{share:.2f}; median pair {np.median(shares):.2f}"
-    results.check(name, "0.8", ours, share >= 0.8, pairs=shares)
+    results.check("share of the rise attributed to four copies", "0.8", ours, share >= 0.8, pairs=shares)
 
-    wall_seconds = float(np.median([row[method]["seconds"] for row in rows]))
-    cpu_seconds = float(np.median([row[method]["cpu_seconds"] for row in rows]))
-    name = f"{method}: one pair, median processor time"
+    wall_seconds = float(np.median([row["seconds"] for row in rows]))
+    cpu_seconds = float(np.median([row["cpu_seconds"] for row in rows]))
     ours = f"{cpu_seconds:.1f} s of one core"
-    results.check(name, "3 s on two cores", ours, cpu_seconds <= 3, wall=wall_seconds)
-
-    return [
-        f"`{method}`",
-        *falls_in_words(rows, (row[method]["falls"] for row in rows)),
-        f"{larger_share:.0%}",
-        f"{share:.2f}",
-        f"{largest_error:.4f}",
-        f"{cpu_seconds:.1f} s",
-    ]
+    results.check(
+        "one pair, median processor time", "3 s on two cores", ours, cpu_seconds <= 3, wall=wall_seconds
+    )
 
 
 def has_copies(row: PairRow) -> bool:
@@ -423,24 +356,19 @@ def has_copies(row: PairRow) -> bool:
     return row["token"] is not None
 
 
-def falls_in_words(rows: Sequence[PairRow], falls_of_rows: Iterable[list[float]]) -> tuple[str, str]:
+def falls_in_words(rows: Sequence[PairRow], key: str) -> tuple[str, str]:
     """Return the mean falls of the pairs without copies, and those of the pairs with copies, in words.
 
     Args:
         rows: the measured pairs of texts.
-        falls_of_rows: the falls of each pair, one for each number in `PAIRS`.
+        key: name of the entry with the falls of a pair, one for each number in `PAIRS`.
 
     Returns:
         The means separated by commas, for each kind of pair; an empty string if there are no pairs of a kind.
     """
-    falls_without_copies = []
-    falls_with_copies = []
-    for row, falls_of_row in zip(rows, falls_of_rows, strict=True):
-        if has_copies(row):
-            falls_with_copies.append(falls_of_row)
-        else:
-            falls_without_copies.append(falls_of_row)
-    return mean_in_words(falls_without_copies), mean_in_words(falls_with_copies)
+    without_copies = [row[key] for row in rows if not has_copies(row)]
+    with_copies = [row[key] for row in rows if has_copies(row)]
+    return mean_in_words(without_copies), mean_in_words(with_copies)
 
 
 def mean_in_words(curves: list[list[float]]) -> str:
@@ -451,4 +379,4 @@ def mean_in_words(curves: list[list[float]]) -> str:
 
 
 if __name__ == "__main__":
-    commands(__doc__, attribution, planted, why)
+    commands(__doc__, planted, times, why)

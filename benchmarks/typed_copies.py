@@ -219,11 +219,11 @@ def draw() -> None:
             "ytick.color": text_colour,
         }
         with mpl.rc_context(style):
-            figure, panels = plt.subplots(1, len(models), figsize=(9.5, 3), squeeze=False)
+            figure, panels = plt.subplots(1, len(models), figsize=(9.5, 3.2), squeeze=False)
             for axes, (name, content) in zip(panels[0], models.items(), strict=True):
                 draw_panel(axes, name, content, colours)
             figure.suptitle(
-                "How many queries show a random Cranfield abstract in their top 10? (lines: 90% intervals)",
+                "In the top 10 of how many queries is an abstract, on average? (lines: 90% intervals)",
                 x=0.01,
                 ha="left",
                 weight="bold",
@@ -242,7 +242,7 @@ def draw_panel(axes: Axes, name: str, content: dict[str, Any], colours: Sequence
     control = content["control"]
     bars = [
         ("as it is", "without copies", as_it_is),
-        (f"with {COPIES} ordinary words", "an ordinary word before", compared),
+        (f"with {COPIES} × an everyday word", "an ordinary word before", compared),
         (f"with {COPIES} × {control}", f"{control} before", compared),
         *((f"with {COPIES} × {word}", f"{word} before", sticky) for word in hiding),
         (f"with {COPIES} × {pushing}", f"{pushing} before", sticky),
@@ -257,14 +257,15 @@ def draw_panel(axes: Axes, name: str, content: dict[str, Any], colours: Sequence
         low, high = (bound * without for bound in row["ratio_interval"])
         axes.barh(position, value, color=colour, height=0.7)
         axes.plot([low, high], [position, position], color=axes.yaxis.label.get_color(), linewidth=1)
-        axes.text(max(value, high) + 0.03 * largest, position, f"{value:.2g}", va="center")
+        axes.text(max(value, high) + 0.03 * largest, position, f"{value:.{1 if value >= 1 else 2}f}", va="center")
     axes.set_yticks(range(len(bars)), [name for name, *_ in bars])
     axes.invert_yaxis()
     axes.set_xticks([])
     axes.set_xlim(0, 1.45 * largest)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    axes.set_title(f"{name}, of {content['queries']}", loc="left", fontsize=11)
+    searched = f"{content['queries']} queries, {content['documents']:,} abstracts"
+    axes.set_title(f"{name}\n{searched}", loc="left", fontsize=11)
 
 
 if __name__ == "__main__":

@@ -6,11 +6,8 @@ This module also measures the effect of deleting each token.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
-from itertools import combinations
-from math import comb
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -20,9 +17,9 @@ from numpy.typing import NDArray
 
 from stickytoken.detection.run import Run, encoder_for, open_run
 from stickytoken.encoders.mean_similarity import mean_similarity
-from stickytoken.encoders.protocol import IdEncoder, require_ids, similarity_of
+from stickytoken.encoders.protocol import IdEncoder, content_limit, require_ids, similarity_of
 from stickytoken.errors import EncodingError, InputError
-from stickytoken.inspection import AttributionMethod, Contributions, Watch, inspector_of, similarity_matrix
+from stickytoken.inspection.shapley import divide_vector
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
 from stickytoken.unit_vectors import Similarity, exact_unit_vectors
 from stickytoken.validation import require_callable, shown
@@ -80,26 +77,15 @@ class TokenPair:
 class Why:
     """The similarity of two texts as a sum over pairs of their parts.
 
-    `matrix`, `first_reference`, `second_reference` and `reference` sum to the similarity, up to
-    `completeness_error`. The reference of a text is a baseline without content. With the method
-    ``jacobians``, the reference is the text with its content replaced by padding. With the method
-    ``deletion``, the reference is the zero vector, so the three reference terms are 0.
-
     Attributes:
         model: Name of the model.
-        method: How the similarity was divided: ``deletion`` or ``jacobians``.
         similarity: Cosine similarity of the two texts, as the model encodes them.
         u: Mean cosine of two random vocabulary entries, as recorded in the run, or estimated if there is no
             run.
         first: The first text, divided into n parts.
         second: The second text, divided into m parts.
-        matrix: Contribution to the similarity of each pair of parts, float32 of shape (n, m).
-        first_reference: Contribution to the similarity of each pair that consists of a part of the first text
-            and the reference of the second text, shape (n,).
-        second_reference: Contribution to the similarity of each pair that consists of a part of the second
-            text and the reference of the first text, shape (m,).
-        reference: Contribution to the similarity of the pair that consists of the reference of the first text
-            and the reference of the second text.
+        matrix: Contribution of each pair of parts, float32 of shape (n, m). The contributions sum to the
+            similarity.
         without_sticky: Cosine after the parts that the run calls sticky are deleted from both texts. None if
             there is no run, if no part is sticky, or if a text has only sticky parts.
         run: Folder of the run. None if no run was passed.
@@ -113,25 +99,14 @@ class Why:
     """
 
     model: str
-    method: str
     similarity: float
     u: float
     first: ReadText
     second: ReadText
     matrix: NDArray[np.float32]
-    first_reference: NDArray[np.float32]
-    second_reference: NDArray[np.float32]
-    reference: float
     without_sticky: float | None
     run: str | None
     declared_similarity: Similarity = Similarity.COSINE
-
-    @property
-    def completeness_error(self) -> float:
-        """Sum of all contributions minus the similarity."""
-        terms = (self.matrix, self.first_reference, self.second_reference)
-        total = sum(term.sum(dtype=np.float64) for term in terms)
-        return float(total) + self.reference - self.similarity
 
     @property
     def sticky_count(self) -> int:
@@ -180,8 +155,6 @@ class Why:
             first=_merge_copies(self.first, first_groups, self.sticky_count, sticky_effect),
             second=_merge_copies(self.second, second_groups, self.sticky_count, sticky_effect),
             matrix=np.add.reduceat(by_row, column_starts, axis=1),
-            first_reference=np.add.reduceat(self.first_reference, row_starts),
-            second_reference=np.add.reduceat(self.second_reference, column_starts),
         )
 
     def document(self, top: int = 10) -> dict[str, Any]:
@@ -189,19 +162,14 @@ class Why:
         return {
             "model": self.model,
             "run": self.run,
-            "method": self.method,
             "similarity": self.similarity,
             "u": self.u,
             "without_sticky": self.without_sticky,
-            "completeness_error": self.completeness_error,
-            "reference": self.reference,
             "declared_similarity": str(self.declared_similarity),
             "strongest": [asdict(pair) for pair in self.strongest(top)],
             "first": asdict(self.first),
             "second": asdict(self.second),
             "matrix": self.matrix.tolist(),
-            "first_reference": self.first_reference.tolist(),
-            "second_reference": self.second_reference.tolist(),
         }
 
 
@@ -217,7 +185,6 @@ def why(
     first: str,
     second: str,
     *,
-    method: AttributionMethod | str = AttributionMethod.DELETION,
     run: Run | str | Path | None = None,
     words: bool = False,
     progress: ProgressCallback = ignore_progress,
@@ -233,8 +200,6 @@ def why(
             Examples are a SentenceTransformer and a prompted language model.
         first: The first text.
         second: The second text.
-        method: How the similarity is divided among pairs: ``deletion`` (Shapley values) or ``jacobians``
-            (integrated Jacobians).
         run: A finished run of this model, or its folder. Parts that contain a sticky token of the run are
             marked. If ``run`` is None, no part is marked.
         words: Divide the texts into words instead of tokens.
@@ -245,7 +210,6 @@ def why(
 
     Raises:
         InputError: A text is empty or not a string, or an argument cannot be used.
-        ModelError: The method is ``jacobians``, which does not support the layers of this model.
         EncodingError: A text has no tokens, or the model returns no usable vector for it.
         RunError: The run was made with another model.
 
@@ -257,10 +221,6 @@ def why(
     _require_text("first", first)
     _require_text("second", second)
     require_callable("progress", progress)
-    try:
-        chosen_method = AttributionMethod(str(method))
-    except ValueError:
-        raise InputError(f"method is {shown(method)}: pass one of {', '.join(AttributionMethod)}") from None
     opened = None if run is None else open_run(run)
     model = require_ids(encoder_for(encoder, opened, "why"), "why")
     sticky_ids = frozenset[int]() if opened is None else frozenset(opened.sticky["token_id"].to_list())
@@ -269,30 +229,20 @@ def why(
     first_unit, second_unit = exact_unit_vectors(model.encode_ids([first_text.ids, second_text.ids]))
     similarity = float(first_unit @ second_unit)
 
-    attribute: Attribute
-    if chosen_method is AttributionMethod.DELETION:
-        attribute = partial(_compute_shapley_contributions, model)
-    else:
-        attribute = _prepare_jacobians(model, (first_text, second_text), similarity)
-    first_contributions = attribute(first_text, _make_watch("first text", progress))
-    if second_text.parts == first_text.parts:
-        second_contributions = first_contributions
-    else:
-        second_contributions = attribute(second_text, _make_watch("second text", progress))
-    matrix = similarity_matrix(first_contributions, second_contributions)
+    first_contributions = _compute_contributions(model, first_text, "first text", progress)
+    second_contributions = first_contributions
+    if second_text.parts != first_text.parts:
+        second_contributions = _compute_contributions(model, second_text, "second text", progress)
+    # The cosine is the product of two unit vectors, each of which is the sum of its contributions.
+    matrix = first_contributions @ second_contributions.T
     u = mean_similarity(model, most=_ENTRIES_FOR_U).value if opened is None else opened.mean_similarity
     return Why(
         model=model.name,
-        method=chosen_method.value,
         similarity=similarity,
         u=u,
         first=_measure_deletions(model, first_text, second_unit, similarity),
         second=_measure_deletions(model, second_text, first_unit, similarity),
-        # The last row belongs to the first text's reference, the last column to the second text's reference.
-        matrix=matrix[:-1, :-1].astype(np.float32),
-        first_reference=matrix[:-1, -1].astype(np.float32),
-        second_reference=matrix[-1, :-1].astype(np.float32),
-        reference=float(matrix[-1, -1]),
+        matrix=matrix.astype(np.float32),
         without_sticky=_measure_similarity_without_sticky(model, first_text, second_text),
         run=None if opened is None else str(opened.path),
         declared_similarity=similarity_of(model),
@@ -304,17 +254,16 @@ def _require_text(name: str, text: object) -> None:
         raise InputError(f"the {name} text is {shown(text)}: pass a text with words")
 
 
-def _make_watch(stage: str, progress: ProgressCallback) -> Watch:
-    """Return a callback that reports the steps of a stage; all are computed, none is resumed."""
+def _compute_contributions(
+    model: IdEncoder, text: ReadText, stage: str, progress: ProgressCallback
+) -> Floats:
+    """Return the contribution of each part to the unit vector of a text, shape (parts, d)."""
 
     def watch(done: int, total: int) -> None:
-        progress(Progress(stage, done, total, computed=done))
+        progress(Progress(stage, done, total, computed=done))  # everything is computed, nothing is resumed
 
-    return watch
-
-
-Attribute: TypeAlias = Callable[[ReadText, Watch], Contributions]
-"""A function that divides the unit vector of a text among its parts."""
+    labels = [index for index, part in enumerate(text.parts) for _ in part.token_ids]
+    return divide_vector(model, text.ids, labels, watch)
 
 
 def _measure_deletions(model: IdEncoder, text: ReadText, other_unit: Floats, similarity: float) -> ReadText:
@@ -365,7 +314,8 @@ def _divide_text(encoder: IdEncoder, text: str, sticky_ids: frozenset[int], *, w
         pieces: list[tuple[int, ...]] = [*head, *tokenized.words, *tail]
     else:
         pieces = [(token_id,) for token_id in ids]
-    read_count = _count_readable_ids(encoder, ids)
+    # If the model cannot read a single token, the text stays as it is, and encoding it raises an error.
+    read_count = min(len(ids), content_limit(encoder) or len(ids))
     pieces = _take_first_ids(pieces, read_count)
     if len(pieces) > _MAX_PARTS:
         pieces = _join_to_spans(pieces)
@@ -375,21 +325,6 @@ def _divide_text(encoder: IdEncoder, text: str, sticky_ids: frozenset[int], *, w
         has_sticky_token = not sticky_ids.isdisjoint(piece)
         parts.append(TextPart(name, piece, sticky=has_sticky_token, deletion=None))
     return ReadText(text, tuple(parts), left_out=len(ids) - read_count)
-
-
-def _count_readable_ids(encoder: IdEncoder, ids: tuple[int, ...]) -> int:
-    if encoder.max_length is None or encoder.fits(ids):
-        return len(ids)
-    fitting = 0
-    maximum = min(len(ids), encoder.max_length)
-    while fitting < maximum:  # a binary search for the largest number that fits
-        middle = (fitting + maximum + 1) // 2
-        if encoder.fits(ids[:middle]):
-            fitting = middle
-        else:
-            maximum = middle - 1
-    # If not even the first id fits, no id is cut off. The encoder raises its error when it encodes the text.
-    return fitting or len(ids)
 
 
 def _take_first_ids(pieces: Sequence[tuple[int, ...]], count: int) -> list[tuple[int, ...]]:
@@ -416,139 +351,6 @@ def _name_piece(piece: tuple[int, ...], decoded: str, entries: Mapping[int, str]
     if name and "\N{REPLACEMENT CHARACTER}" not in name:
         return name
     return "".join(entries.get(token_id, str(token_id)) for token_id in piece)
-
-
-# Maximum number of parts for exact Shapley values, which require encoding every subset of the parts.
-MAX_EXACT_PARTS = 8
-# For a text with more parts, about this many subsets of the parts are encoded. These subsets are generated by
-# adding the parts one by one in random orders.
-ENCODED_TEXTS = 512
-# Minimum number of random orders. Each order is paired with its reverse, which lowers the error of the mean.
-_MIN_ORDERS = 16
-# Number of texts per encoder call.
-_BATCH = 256
-
-ShapleyStep: TypeAlias = tuple[int, frozenset[int]]
-"""The index of an added part, and the set of the indices of the parts to which it is added."""
-
-
-def _compute_shapley_contributions(model: IdEncoder, text: ReadText, watch: Watch) -> Contributions:
-    """Divide the unit vector of a text among its parts, using Shapley values.
-
-    The Shapley value of a part is the mean change of the unit vector when the part is added to the parts that
-    come before it, over all orders of the parts. For a text with many parts, the mean is estimated from
-    random orders. If there are no parts, or if the model encodes the parts as zeros, the zero vector is used
-    instead of a unit vector.
-
-    Returns:
-        The unit vector of the text, a reference of zeros, and the value of each part, shape (parts,
-        dimensions). The values sum to the unit vector.
-    """
-    count = len(text.parts)
-    weights = _compute_exact_weights(count) if count <= MAX_EXACT_PARTS else _sample_weights(count)
-    # Every step needs the unit vectors of two sets of parts, the set before the step adds a part and the set
-    # after.
-    subsets = {before for _, before in weights} | {before | {part} for part, before in weights}
-    units = _encode_subsets(model, text, subsets, watch)
-    text_unit = units[frozenset(range(count))]
-    values = np.zeros((count, len(text_unit)))
-    for (part, before), weight in weights.items():
-        values[part] += weight * (units[before | {part}] - units[before])
-    return Contributions(text_unit, np.zeros_like(text_unit), values)
-
-
-def _compute_exact_weights(count: int) -> dict[ShapleyStep, float]:
-    """Return the share of all orders of the parts in which each step occurs, keyed by step."""
-    weights: dict[ShapleyStep, float] = {}
-    for part in range(count):
-        others = [other for other in range(count) if other != part]
-        for size in range(count):
-            # The part is equally likely at every position, and so is every set of this size before it.
-            weight = 1 / (count * comb(count - 1, size))
-            for before in combinations(others, size):
-                weights[part, frozenset(before)] = weight
-    return weights
-
-
-def _sample_weights(count: int) -> dict[ShapleyStep, float]:
-    """Return the share of random orders of the parts in which each step occurs, keyed by step."""
-    generator = np.random.default_rng((0, count))  # texts with as many parts get the same orders
-    # In one order, ``count`` sets of parts are encoded: a set after every added part.
-    pair_count = max(_MIN_ORDERS, ENCODED_TEXTS // count) // 2
-    orders: list[list[int]] = []
-    for _ in range(pair_count):
-        order = generator.permutation(count).tolist()
-        orders += [order, order[::-1]]
-    step_counts: Counter[ShapleyStep] = Counter()
-    for order in orders:
-        for position, part in enumerate(order):
-            step_counts[part, frozenset(order[:position])] += 1
-    return {step: count_of_step / len(orders) for step, count_of_step in step_counts.items()}
-
-
-def _encode_subsets(
-    model: IdEncoder, text: ReadText, subsets: Iterable[frozenset[int]], watch: Watch
-) -> dict[frozenset[int], Floats]:
-    """Return, for each set of parts, the unit vector of the text that consists of these parts only.
-
-    The vector is zero for the empty set, and for parts that the model encodes as zeros.
-    """
-    not_empty = [subset for subset in subsets if subset]
-    by_size = sorted(not_empty, key=lambda subset: (len(subset), sorted(subset)))
-    units: list[Floats] = []
-    for start in range(0, len(by_size), _BATCH):
-        contents = []
-        for subset in by_size[start : start + _BATCH]:
-            parts_in_order = [text.parts[index] for index in sorted(subset)]
-            contents.append(_join_ids(parts_in_order))
-        units.extend(exact_unit_vectors(model.encode_ids(contents, allow_zero=True)))
-        watch(len(units), len(by_size))
-    unit_of_subset = dict(zip(by_size, units, strict=True))
-    unit_of_subset[frozenset()] = np.zeros_like(units[0])
-    return unit_of_subset
-
-
-# Numbers of integration points to try, in ascending order, until all errors are within the limits below. If
-# no number achieves this, the last one is used.
-_STEPS = (8, 12, 16, 24, 32, 48, 64, 96)
-# Maximum error of a text's unit vector, as a Euclidean norm.
-_MAX_NORM_ERROR = 0.01
-# Maximum relative and maximum absolute error of the similarity. The larger of the two limits applies.
-_MAX_SIMILARITY_ERROR_SHARE = 0.01
-_MAX_SIMILARITY_ERROR = 0.0001
-# With this many integration points or more, only the error of the similarity is checked.
-_ENOUGH_STEPS = 16
-
-
-def _prepare_jacobians(model: IdEncoder, texts: tuple[ReadText, ReadText], similarity: float) -> Attribute:
-    """Return a function that divides a text's vector among its parts, using integrated Jacobians.
-
-    The function uses the smallest number of integration points in `_STEPS` that gives small errors for both
-    texts, or the largest if none does. To compute the errors, each text is treated as a single part, because
-    the integration errors do not depend on how a text is divided.
-    """
-    from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
-
-    integrator = JacobianIntegrator(inspector_of(model), max_factor=1)
-    allowed_error = max(_MAX_SIMILARITY_ERROR_SHARE * abs(similarity), _MAX_SIMILARITY_ERROR)
-    for steps in _STEPS:
-        first, second = [
-            integrator.contributions(text.ids, labels=[0] * len(text.ids), steps=steps) for text in texts
-        ]
-        # With exact integration, the entries of the matrix would sum to the similarity.
-        similarity_error = abs(float(similarity_matrix(first, second).sum()) - similarity)
-        norm_error = max(first.error, second.error)
-        norm_error_is_allowed = steps >= _ENOUGH_STEPS or norm_error <= _MAX_NORM_ERROR
-        if similarity_error <= allowed_error and norm_error_is_allowed:
-            break
-    chosen_steps = steps
-
-    def attribute(text: ReadText, watch: Watch) -> Contributions:
-        """Return the contribution of each part of a text, using the chosen number of integration points."""
-        labels = [index for index, part in enumerate(text.parts) for _ in part.token_ids]
-        return integrator.contributions(text.ids, labels, chosen_steps, watch)
-
-    return attribute
 
 
 def _group_copies(text: ReadText) -> list[range]:

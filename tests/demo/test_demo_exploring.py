@@ -242,15 +242,14 @@ def why(demo_bert):
     return event_of(started(context_of(demo_bert)), "click", *web_app.WHY)
 
 
-def test_every_method_answers_with_pairs_a_matrix_and_deletions(why):
-    for method in ("deletion", "jacobians"):
-        (page,) = why(FIRST, SECOND, method, False)
-        assert "cosine" in page
-        assert page.count("<table") == 4
-        assert "river" in page
-        # No token is known to be sticky, and numbers near zero are numbers.
-        assert ">sticky</th>" not in page
-        assert "&lt; 0.001" not in page
+def test_the_answer_has_pairs_a_matrix_and_deletions(why):
+    (page,) = why(FIRST, SECOND, False)
+    assert "cosine" in page
+    assert page.count("<table") == 4
+    assert "river" in page
+    # No token is known to be sticky, and numbers near zero are numbers.
+    assert ">sticky</th>" not in page
+    assert "&lt; 0.001" not in page
 
 
 def test_what_is_said_of_a_packaged_run_shows_no_path_of_an_installed_package(planted_profile, monkeypatch):
@@ -261,17 +260,15 @@ def test_what_is_said_of_a_packaged_run_shows_no_path_of_an_installed_package(pl
     assert "RUN" in about
     assert str(demo.EXAMPLE.parent) not in about
     monkeypatch.setattr(demo, "EXAMPLES", run.parent)
-    (page,) = event_of(opened, "click", *web_app.WHY)("! baba ! laga", "lara bama", "deletion", False)
+    (page,) = event_of(opened, "click", *web_app.WHY)("! baba ! laga", "lara bama", False)
     assert "stickytoken repair RUN --out YOUR_FOLDER" in page
     assert str(run) not in page
 
 
 def test_what_cannot_be_attributed_is_refused(why):
     for values, named in (
-        (("", SECOND, "deletion"), ["first text", "empty"]),
-        ((FIRST, "a " * 600, "deletion"), ["second text", "1,200"]),
-        ((FIRST, SECOND, "magic"), ["method", "deletion", "jacobians"]),
-        ((FIRST, SECOND, ["deletion"]), ["method"]),
+        (("", SECOND), ["first text", "empty"]),
+        ((FIRST, "a " * 600), ["second text", "1,200"]),
     ):
         assert says(why(*values, False)[0], *named)
 

@@ -269,7 +269,6 @@ USES = {
     "a lower precision": lambda state: state.lower.encode(TEXTS[:2]),
     "identity": lambda state: state.encoder.identify(),
     "look": lambda state: state.inspector.look([(5, 6)], [(0, 1)], 2),
-    "differentiate": lambda state: state.inspector.differentiating().__enter__(),
     "the backbone alone": lambda state: computing(state.encoder.model[0].model).__enter__(),
 }
 

@@ -23,21 +23,20 @@ from prompted_loading import encoder_of, read
 from stickytoken import load_encoder, open_run
 from stickytoken.data import collect_sentences
 from stickytoken.errors import InputError, RunError
-from stickytoken.explanation import ExplainSettings, Explanation, explain, measuring
+from stickytoken.explanation import ExplainSettings, Explanation, _attribution, explain, measuring
 from stickytoken.explanation.files import read_explanation
 from stickytoken.explanation.measuring import Part, choose_texts
 from stickytoken.explanation.result import TABLES
 from stickytoken.insertion import Placement
 from stickytoken.inspection import attention, inspector_of
-from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
 from stickytoken.inspection.module_embedding import input_embeddings
 
 pytestmark = pytest.mark.slow  # whole runs
 
 SMALL = ExplainSettings(
-    copies=4, carriers=6, benign=5, attribution_carriers=2, attribution_benign=3, steps=6, directions=20
+    copies=4, carriers=6, benign=5, attribution_carriers=2, attribution_benign=3, directions=20
 )
-TINY = replace(SMALL, carriers=4, benign=4, attribution_carriers=1, steps=4, directions=10)
+TINY = replace(SMALL, carriers=4, benign=4, attribution_carriers=1, directions=10)
 CORPUS = collect_sentences(tiny.sentences(40), "test")
 AREAS = {"attention", "hidden states", "pooling", "attribution", "embedding", "similarity"}
 
@@ -87,10 +86,8 @@ def test_matrices_sum_to_similarities(explained, sticky_bert):
     mean = (sticky_bert.encode([carrier.text for carrier in carriers]) @ anchors.T).mean()
     for pair in explained.pairs.to_dicts():
         cells = explained.attribution.filter(token_id=pair["token_id"], pair=pair["pair"])
-        assert cells["value"].sum() == pytest.approx(pair["sum"], abs=1e-9)
-        assert pair["sum"] - pair["similarity"] == pytest.approx(pair["completeness_error"], abs=1e-9)
-        total = pair["from_copies"] + pair["from_carrier"] + pair["from_reference"]
-        assert total == pytest.approx(pair["sum"], abs=1e-9)
+        assert cells["value"].sum() == pytest.approx(pair["similarity"], abs=1e-9)
+        assert pair["from_copies"] + pair["from_carrier"] == pytest.approx(pair["similarity"], abs=1e-9)
         carrier, anchor = sticky_bert.encode([pair["carrier"], pair["anchor"]])
         assert pair["similarity_before"] == pytest.approx(float(carrier @ anchor), abs=1e-5)
         unrelated = sorted(similarity for similarity in anchors @ carrier if similarity < mean)
@@ -99,6 +96,27 @@ def test_matrices_sum_to_similarities(explained, sticky_bert):
         after = sticky_bert.encode_ids([content])[0]
         assert pair["similarity"] == pytest.approx(float(after @ anchor), abs=1e-5)
         assert cells.filter(row_part="copies")["row"].n_unique() == SMALL.copies
+
+
+def test_contributions_are_shapley_values_of_plain_vectors(explained, sticky_bert):
+    material = choose_texts(sticky_bert, SMALL, None, None, CORPUS)
+    anchors = sticky_bert.encode(material.anchors)
+    carriers = sticky_bert.encode([carrier.text for carrier in material.carriers])
+    mean = (carriers @ anchors.T).mean()
+    token_id = explained.tokens[0].token_id
+    contributions = {"attributed_to_copies": [], "attributed_to_carrier": []}
+    for carrier, alone in zip(material.carriers[: SMALL.attribution_carriers], carriers, strict=False):
+        copies, both = sticky_bert.encode_ids([(token_id,) * SMALL.copies, carrier.with_copies(token_id)])
+        unrelated = anchors[anchors @ alone < mean]
+        # Half of what a part is alone, and half of what it adds to the other part.
+        for name, part in (
+            ("attributed_to_copies", (copies + both - alone) / 2),
+            ("attributed_to_carrier", (alone + both - copies) / 2),
+        ):
+            contributions[name].append((unrelated @ part).mean())
+    for name, values in contributions.items():
+        row = explained.measures.filter(measure=name, token_id=token_id).row(0, named=True)
+        assert row["value"] == pytest.approx(np.mean(values), abs=1e-5)
 
 
 def test_the_lift_is_that_of_plain_vectors(explained, sticky_bert):
@@ -282,7 +300,7 @@ def test_bad_input_is_refused(encoder, tokens, options, saying):
 
 
 def test_the_command_says_a_verdict_prints_json_and_refuses_bad_input(bert_folder, small_run, tmp_path):
-    options = "--copies 3 --device cpu --set carriers=3 --set benign=3 --set steps=3".split()
+    options = "--copies 3 --device cpu --set carriers=3 --set benign=3".split()
     result = planted.command("explain", bert_folder, "river", "--out", tmp_path / "out", *options)
     assert result.exit_code == 0, result.stderr
     assert result.stdout.startswith("'river' (")
@@ -301,7 +319,7 @@ def test_the_command_says_a_verdict_prints_json_and_refuses_bad_input(bert_folde
 # Interrupted explanations continue, finished ones are opened, others are refused
 
 
-SETTINGS = replace(TINY, copies=3, attribution_benign=3, steps=3, directions=16)
+SETTINGS = replace(TINY, copies=3, attribution_benign=3, directions=16)
 OPTIONS = {"sentences": CORPUS, "settings": SETTINGS}
 
 
@@ -317,15 +335,15 @@ def contents(folder):
 
 def test_an_interrupt_loses_only_the_text_that_is_being_attributed(encoder, whole, tmp_path, monkeypatch):
     texts = []
-    attribute = JacobianIntegrator.contributions
+    divide = _attribution.divide_vector
 
-    def counted(self, content, *arguments):
-        texts.append(tuple(content))
+    def counted(encoder, ids, labels):
+        texts.append(ids)
         if len(texts) == 4:
             raise KeyboardInterrupt
-        return attribute(self, content, *arguments)
+        return divide(encoder, ids, labels)
 
-    monkeypatch.setattr(JacobianIntegrator, "contributions", counted)
+    monkeypatch.setattr(_attribution, "divide_vector", counted)
     with pytest.raises(KeyboardInterrupt):
         explain(encoder, ["river"], out=tmp_path, **OPTIONS)
     (folder,) = tmp_path.iterdir()
@@ -341,9 +359,9 @@ def test_an_interrupt_loses_only_the_text_that_is_being_attributed(encoder, whol
     # One text of the token and of each of three benign ones, and both texts of the pair.
     assert len(texts) == 1 + SETTINGS.attribution_benign + 2
     assert "inside" not in {event.stage for event in events}
-    # Those of the token itself had been kept: they count as done, not as computed.
+    # Those of the first three tokens had been kept: they count as done, not as computed.
     steps = [event for event in events if event.stage == "attribution"]
-    assert (steps[1].computed, steps[-1].computed) == (0, SETTINGS.attribution_benign * steps[1].done)
+    assert (steps[3].computed, steps[-1].computed) == (0, steps[-1].total - steps[3].done)
     assert steps[-1].done == steps[-1].total
     assert contents(tmp_path) == contents(whole[1])
 
@@ -369,10 +387,10 @@ def test_progress_of_attribution_counts_parts_of_texts(encoder):
     events = []
     explanation = explain(encoder, ["river"], progress=events.append, **OPTIONS)
     steps = [event for event in events if event.stage == "attribution"]
-    rows = explanation.attribution["row"].max()
-    columns = explanation.attribution["column"].max()  # without references
-    assert steps[-1].total == 2 * (1 + SETTINGS.attribution_benign) + rows + columns
-    assert [event.done for event in steps[:3]] == [0, 2, 2 + rows + columns]
+    rows = explanation.attribution["row"].n_unique()
+    columns = explanation.attribution["column"].n_unique()
+    assert [event.done for event in steps] == [0, 2, 4, 6, 8, 8 + rows + columns]
+    assert steps[-1].total == steps[-1].done
     assert all(event.done == event.computed for event in steps)
 
 

@@ -1,4 +1,4 @@
-"""A look inside models, prompted ones too, and integrated Jacobians; against plain passes and captum."""
+"""A look inside models, prompted ones too, against plain passes."""
 
 from types import SimpleNamespace
 
@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from captum.attr import LayerIntegratedGradients
-from hypothesis import given, strategies as st
 
 import prompted_loading
 import tiny
@@ -18,7 +16,6 @@ from stickytoken import load_encoder
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.inspection import inspector_of
 from stickytoken.inspection.attention import using_plain_attention
-from stickytoken.inspection.integrated_jacobians import JacobianIntegrator, make_gauss_rule, make_panel_rule
 from stickytoken.language_models.prompts import Prompt
 
 TEXT = "the river sings near the old bridge"
@@ -141,10 +138,6 @@ def test_a_static_model_is_the_mean_of_its_rows():
     np.testing.assert_allclose(inside.pooled_by_part.sum(axis=0), inside.vector, atol=1e-6)
     copy = inspector_of(encoder).embedding_matrix()[content[-1]]
     np.testing.assert_allclose(inside.pooled_by_part[1], copy * COPIES / len(content), atol=1e-6)
-    contributions_found = contributions(encoder, content, steps=1)
-    rows = encoder.model[0].embedding.weight.detach().numpy()[list(content)]
-    np.testing.assert_allclose(contributions_found.parts, rows / np.linalg.norm(rows.sum(axis=0)), atol=1e-6)
-    assert not contributions_found.reference.any()
 
 
 class Decoy(torch.nn.Module):
@@ -208,16 +201,11 @@ def test_attention_and_states_of_a_prompt_are_those_of_plain_transformers(name, 
     ("prompt", "span"),
     [("prompteol", (1, 3)), *(pytest.param("ck", span, marks=pytest.mark.slow) for span in (None, (1, 3)))],
 )
-def test_with_prepending_the_look_and_the_attribution_give_the_encoder_s_vector(prompt, span):
+def test_with_prepending_the_look_gives_the_encoder_s_vector(prompt, span):
     encoder = prompted_loading.encoder_of(prompted_loading.read(prompt, span, 3))
     content, _, inside = look(encoder)
     expected = encoder.encode_ids([content])[0]
     np.testing.assert_allclose(inside.vector, expected, atol=1e-5 * np.abs(expected).max())
-    contributions_by_label = JacobianIntegrator(inspector_of(encoder)).contributions(
-        content, [0] * len(content), 64
-    )
-    assert contributions_by_label.error < 0.05
-    np.testing.assert_allclose(contributions_by_label.vector, expected / np.linalg.norm(expected), atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -291,13 +279,9 @@ def test_the_model_is_left_as_it_was_even_after_an_error(monkeypatch):
         raise RuntimeError("broken")
 
     monkeypatch.setattr(encoder.prompted.decoder.layers[2], "forward", broken)
-    for look_inside in (
-        lambda: inspector.look([content], [labels], 2),
-        lambda: JacobianIntegrator(inspector).contributions(content, labels, 2),
-    ):
-        with pytest.raises(RuntimeError, match="broken"):
-            look_inside()
-        assert state_of(model, model) == before
+    with pytest.raises(RuntimeError, match="broken"):
+        inspector.look([content], [labels], 2)
+    assert state_of(model, model) == before
 
 
 @pytest.mark.parametrize("prompted", [False, True])
@@ -312,117 +296,8 @@ def test_bad_input_is_refused(backbones, prompted):
         inspector._embeddings.weight[20] = float("nan")
     with pytest.raises(EncodingError, match=naming(encoder.name)):
         inspector.look([[20, 21]], [[0, 0]], 1)
-    with pytest.raises(EncodingError, match=naming(encoder.name)):
-        JacobianIntegrator(inspector).contributions([20, 21], [0, 0], 2)
 
 
-def test_a_model_without_derivatives_and_an_encoder_of_another_kind_are_refused():
-    without_derivatives = encoder_of("bloom")
-    with pytest.raises(ModelError, match=naming(without_derivatives.name)):
-        JacobianIntegrator(inspector_of(without_derivatives)).contributions([20, 21], [0, 0], 2)
+def test_an_encoder_of_another_kind_is_refused():
     with pytest.raises(ModelError, match=naming("remote", "SimpleNamespace")):
         inspector_of(SimpleNamespace(name="remote"))
-
-
-# Integrated Jacobians
-
-
-def captum_attributions(encoder, ids, direction):
-    model = encoder.model
-    features = encoder.features([tuple(ids)])
-    content = slice(1, 1 + len(ids))
-
-    def score(input_ids):
-        repeated = {
-            key: value.expand(len(input_ids), -1) if torch.is_tensor(value) else value
-            for key, value in features.items()
-        }
-        return model({**repeated, "input_ids": input_ids})["sentence_embedding"] @ torch.tensor(direction)
-
-    baseline = features["input_ids"].clone()
-    baseline[:, content] = model.tokenizer.pad_token_id
-    gradients = LayerIntegratedGradients(score, model.eval()[0].model.get_input_embeddings())
-    attributed = gradients.attribute(features["input_ids"], baselines=baseline, n_steps=100)
-    return attributed.sum(dim=-1)[0, content].detach().numpy()
-
-
-def contributions(encoder, ids, labels=None, steps=24, **options):
-    labels = range(len(ids)) if labels is None else labels
-    return JacobianIntegrator(inspector_of(encoder), **options).contributions(ids, labels, steps)
-
-
-def test_the_sum_of_the_parts_is_the_vector_and_one_direction_is_what_captum_attributes(backbones):
-    encoder = load_encoder(architectures.stacked(backbones["bert"], normalize=True))
-    ids = encoder.tokenize([TEXT])[0].ids
-    direction = encoder.encode(["a bird walks"])[0]
-    contributions_found = contributions(encoder, ids)
-    assert contributions_found.error < 1e-5
-    np.testing.assert_allclose(contributions_found.vector, encoder.encode([TEXT])[0], atol=1e-6)
-    np.testing.assert_allclose(
-        np.linalg.norm([contributions_found.vector, contributions_found.reference], axis=1), 1, atol=1e-9
-    )
-    expected = captum_attributions(encoder, ids, direction)
-    np.testing.assert_allclose(contributions_found.parts @ direction, expected, atol=1e-4)
-    contributions_by_label = contributions(encoder, ids, [k % 2 for k in range(len(ids))]).parts
-    expected = [contributions_found.parts[first::2].sum(axis=0) for first in (0, 1)]
-    np.testing.assert_allclose(contributions_by_label, expected, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "name", ["t5", "modernbert", "gemma2", "prompted gemma3", "prompted opt", "prompted qwen2"]
-)
-def test_contributions_sum_to_the_vector_and_the_model_is_left_as_it_was(name, backbones):
-    prompted = name.startswith("prompted ")
-    if prompted:
-        encoder = encoder_of(name.removeprefix("prompted "), span=(1, 3))
-    else:
-        encoder = load_encoder(architectures.stacked(backbones[name], dense=12, normalize=True))
-        before = state_of(encoder.model, encoder.model[0].model)
-    ids = encoder.tokenize(["the river sings"])[0].ids
-    contributions_found = contributions(encoder, ids, steps=16 if prompted else 64)
-    assert prompted or state_of(encoder.model, encoder.model[0].model) == before
-    vector = encoder.encode_ids([ids])[0].astype(float)
-    np.testing.assert_allclose(contributions_found.vector, vector / np.linalg.norm(vector), atol=1e-5)
-    assert contributions_found.error < 0.02
-    assert np.linalg.norm(contributions_found.parts, axis=1).max() > 0.01
-
-
-@pytest.mark.parametrize("one_part_a_token", [False, True])
-def test_a_text_that_turns_sharply_gets_more_steps(backbones, one_part_a_token):
-    encoder = load_encoder(architectures.stacked(backbones["bert"], normalize=True))
-    rows = encoder.model[0].model.get_input_embeddings().weight
-    ids = encoder.tokenize([TEXT])[0].ids
-    with torch.no_grad():
-        rows[ids[-1]] *= 20
-    ids = (*ids, *ids[-1:] * 6)
-    labels = list(range(len(ids))) if one_part_a_token else [0] * len(ids)
-    adaptive = contributions(encoder, ids, labels, steps=6)
-    fixed = contributions(encoder, ids, labels, steps=6, max_factor=1)
-    assert fixed.error > 0.01 > adaptive.error
-
-
-@given(st.lists(st.floats(0, 5), min_size=1, max_size=60), st.integers(1, 50), st.integers(0, 7))
-def test_points_are_in_order_and_polynomials_are_integrated_exactly(legs, points, degree):
-    travelled = np.concatenate([[0.0], np.cumsum(legs)])
-    for (positions, weights), exact in (
-        (make_panel_rule(travelled, points), 8 if points >= 4 else 2 * points),
-        (make_gauss_rule(points), 2 * points),
-    ):
-        assert positions.shape == weights.shape == (points,)
-        assert (np.diff(positions) > 0).all()
-        assert 0 < positions[0] <= positions[-1] < 1
-        if degree < exact:
-            assert weights @ positions**degree == pytest.approx(1 / (degree + 1), abs=1e-9)
-
-
-@pytest.mark.parametrize("turn", [0.31, 0.62])
-def test_a_sharp_turn_is_met(turn):
-    value = np.tanh((np.linspace(0, 1, 81) - turn) / 0.01)
-    travelled = np.concatenate([[0.0], np.cumsum(np.abs(np.diff(value)))])
-    exact = value[-1] - value[0]
-    error, plain = (
-        abs(weights @ (1 / np.cosh((positions - turn) / 0.01) ** 2 / 0.01) - exact)
-        for positions, weights in (make_panel_rule(travelled, 40), make_gauss_rule(40))
-    )
-    assert error < 0.05 * exact
-    assert error < plain / 2

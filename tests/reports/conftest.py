@@ -14,7 +14,7 @@ from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.impacts import impact
 
 EXPLAINED = ExplainSettings(
-    copies=3, carriers=4, benign=4, attribution_carriers=1, attribution_benign=3, steps=3, directions=16
+    copies=3, carriers=4, benign=4, attribution_carriers=1, attribution_benign=3, directions=16
 )
 
 

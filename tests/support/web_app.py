@@ -26,7 +26,7 @@ TOKEN = re.compile("^Token")
 # Labels of the fields that the buttons of the tabs send.
 SENTENCES = ("Sentence A, which stays as it is", "Sentence B, which gets the copies")
 TRY = (*SENTENCES, "Token", "Where the copies go", "Copies")
-WHY = ("First text", "Second text", "Method", "Whole words in place of tokens")
+WHY = ("First text", "Second text", "Whole words in place of tokens")
 FILTERS = ("Run", "Search", "Verdict", "Entry", "Script")
 TABS = ("Try", "Why similar", "Explore")
 WIDE: dict[str, Any] = {"viewport": {"width": 1400, "height": 900}}

@@ -101,7 +101,7 @@ DOCUMENTS = {
     '{"impact", "model"': "stickytoken impact RUN --task sts.jsonl --set resamples=100",
     '{"scan", "run"': "stickytoken scan RUN documents.jsonl",
     '{"runs": [...]': "stickytoken compare RUN my-run",
-    '{"model", "run", "method", "similarity"': 'stickytoken why MODEL "one text" "another text" --run RUN',
+    '{"model", "run", "similarity"': 'stickytoken why MODEL "one text" "another text" --run RUN',
     '{"outcome", "model"': "stickytoken check RUN",
 }
 # What cannot be typed here as it is, because the ports may be in use.

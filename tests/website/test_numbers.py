@@ -27,7 +27,7 @@ RECORDED_BLOCK = re.compile(r"^```(?:python|console)\n.*?^```$", re.DOTALL | re.
 NO_MEASUREMENTS = (
     "all-MiniLM-L6-v2", "all-minilm-l6-v2", "all-mpnet-base-v2", "multilingual-e5-small", "4-bit", "4bit",
     "EmbeddingGemma-300M", "embeddinggemma-300m", "ACL 2025", "2025.acl-long.1391", "HF_HUB_OFFLINE=1",
-    "`--sample 2000`", "Gemma 3 270M", "gemma-3-270m", "--layer -1",
+    "`--sample 2000`", "Gemma 3 270M", "gemma-3-270m", "--layer -1", "BM25",
 )  # fmt: skip
 # What no record has, with the reason.
 BY_HAND = {
@@ -156,13 +156,18 @@ def correlation_file(collection):
     return "documents_correlation_questions" if collection == "questions" else "documents_correlation"
 
 
-def ends_of_correlations():
-    """The lowest and the highest rank correlation of a measure with harm, over random tokens."""
-    found = [
-        measured(correlation_file(collection), f"{collection}, 128 random tokens: Spearman of {measure}")[0]
-        for measure in ("the erased share", "the run's push")
+def correlations(measure, tokens):
+    """The rank correlations of a measure with harm, in each collection."""
+    return [
+        measured(correlation_file(collection), f"{collection}, {tokens}: Spearman of {measure}")[0]
         for collection in ("cranfield", "documentation", "questions")
     ]
+
+
+def ends_of_correlations():
+    """The lowest and the highest rank correlation of a measure with harm, over random tokens."""
+    measures = ("the erased share", "the run's push")
+    found = [value for measure in measures for value in correlations(measure, "128 random tokens")]
     return [min(found), max(found)]
 
 
@@ -177,41 +182,48 @@ CLAIMS = {
         ("Python 3.11+", numbers(PYTHON)),
         ("in their top 10", [TOP]),
         ("1.7 of 225 as it is", [*top_tens(TYPED_MINILM, "without copies"), QUERIES]),
-        ("0.85 with eight ordinary words in front", top_tens(TYPED_MINILM, "an ordinary word before")),
+        (
+            "0.85 with an everyday word eight times in front",
+            top_tens(TYPED_MINILM, "an ordinary word before"),
+        ),
         ("1.3 with eight ب", top_tens(TYPED_MINILM, "ب before")),
         ("0.04 with eight ذ", top_tens(TYPED_MINILM, "ذ before")),
         ("4.5 with eight [CLS]", top_tens(TYPED_MINILM, "[CLS] before")),
         ("1.7 with eight [CLS] in the repaired model", top_tens(TYPED_MINILM, "[CLS] before, repaired")),
         ("3.8 of 120 as it is", [*top_tens(TYPED_GEMMA, "without copies"), GEMMA_QUERIES]),
-        ("3.1 with ordinary words", top_tens(TYPED_GEMMA, "an ordinary word before")),
-        ("7 with eight <eos>", top_tens(TYPED_GEMMA, "<eos> before")),
+        ("3.1 with an everyday word", top_tens(TYPED_GEMMA, "an ordinary word before")),
+        ("7.0 with eight <eos>", top_tens(TYPED_GEMMA, "<eos> before")),
         ("3.6 in the repaired model", top_tens(TYPED_GEMMA, "<eos> before, repaired")),
         ("in 2.7 times as many searches", [TYPED_MINILM["[CLS] before"]["ratio"]]),
+        ("Its 240 documents", [len(bundled_collection().documents)]),
         ("leave 51% less of a short text's own meaning", MINILM.erased("ذ")[:1]),
-        ("shows up for 2.3 times as many unrelated queries", MINILM.push(CLS)[:1]),
+        ("for 2.3 times as many queries that it doesn't answer", MINILM.push(CLS)[:1]),
         ("with eight ذ, 73% of a document's own queries", [FOUND["ذ"]]),
-        ("with ordinary words, 90%", [RUN.result.ordinary_found]),
+        ("with an ordinary token, 90%", [RUN.result.ordinary_found]),
         ("| all-MiniLM-L6-v2 | 18 of 23,699 |", [MINILM.sticky, MINILM.examined]),
-        ("| ذ: 51% (47 to 55) |", MINILM.erased("ذ")),
-        ("| `[CLS]`: 2.3× (1.9 to 2.8) |", MINILM.push(CLS)),
+        ("ذ: erased 51% (47 to 55)", MINILM.erased("ذ")),
+        ("`[CLS]`: push 2.3 (1.9 to 2.8) |", MINILM.push(CLS)),
         ("| multilingual-e5-small, 4-bit | 7 of 5,004 sampled |", [E5.sticky, E5.examined]),
-        ("| `<s>`: 9.6× (7.9 to 11.8) |", E5.push(START)),
+        ("| `<s>`: push 9.6 (7.9 to 11.8) |", E5.push(START)),
         ("| all-mpnet-base-v2 | 0 of 5,005 sampled |", [MPNET.sticky, MPNET.examined]),
         ("| EmbeddingGemma-300M | 1 of 5,007 sampled |", [GEMMA.sticky, GEMMA.examined]),
-        ("| `<eos>`: 2.2× (1.9 to 2.6) |", GEMMA.push(EOS)),
+        ("| `<eos>`: push 2.2 (1.9 to 2.6) |", GEMMA.push(EOS)),
         (
             "typed eight ذ into 12 Cranfield abstracts",
             re.findall(r"(\d+) of \S+ documents", printed("stickytoken clean")),
         ),
         ("exit status 10", [CHECK_FAILED]),
-        ("with 90% intervals; *sampled* means special tokens and 5,000 others", [LEVEL, SAMPLE]),
-        ("*erased* is at least 40%", [HIDES]),
-        ("*push* is at least 1.5", [PUSHES]),
+        ("with 90% intervals. *Sampled*: special tokens and 5,000 others", [LEVEL, SAMPLE]),
+        ("the push of only 87 to 157", [E5.in_documents, MPNET.in_documents]),
+        ("*erased* at least 40%", [HIDES]),
+        ("*push* at least 1.5", [PUSHES]),
         ("20% or 1.25 suffices", [HIDES_UNUSUAL, PUSHES_UNUSUAL]),
         ("The low end of the 90% interval", [LEVEL]),
-        ("of 155 tokens measured in others", [TOKENS_AGAIN]),
-        ("16 of the 18 were flagged again, and 46 more", AGAIN),
-        ("rank correlations from −0.19 to 0.18", ends_of_correlations()),
+        (
+            "16 of the 18 were flagged again, and 46 of 137 others",
+            [*AGAIN, TOKENS_AGAIN - int(MINILM.sticky)],
+        ),
+        ("rank correlations −0.19 to 0.18", ends_of_correlations()),
         ("a token that hides (15 tokens)", [HIDING]),
         ("| Cranfield | 27% | 20% | 0% |", recall("cranfield")[::-1]),
         ("| program documentation | 96% | 92% | 79% |", recall("documentation")[::-1]),
@@ -243,8 +255,8 @@ CLAIMS = {
         ("`</s>` 6.6 times", E5.push(END)[:1]),
         ("Of 5,000 random tokens, five", [SAMPLE]),
         ("that push 1.9 to 2.4 times", [E5.push("▁тогтмол")[0], E5.push("▁εγκληματικ")[0]]),
-        ("only 87 of the 5,004 were measured in documents", [E5.in_documents, E5.examined]),
-        ("of 128 others, drawn from the whole vocabulary, 3 push", E5.random),
+        ("Only 87 of the 5,004 were measured in documents", [E5.in_documents, E5.examined]),
+        ("So were 128 random tokens of the whole vocabulary, and 3 of them push", E5.random),
         ("means over 120", [TYPED["all-MiniLM-L6-v2"]["sample"]]),
         ("top 10s it is in (of 225),", [TOP, QUERIES]),
         ("top 10s it is in,", [TOP]),
@@ -252,9 +264,9 @@ CLAIMS = {
         ("copies at the end | 1.66 | 3.70 | 0.97 | 1.42 |", top_tens(TYPED_MINILM, *AT_THE_END)),
         ("copies in front | 37% | 46% | 2% | 22% |", found(*IN_FRONT)),
         ("copies at the end | 37% | 42% | 25% | 34% |", found(*AT_THE_END)),
-        ("is in 1.34 top 10s (in front)", [*top_tens(TYPED_MINILM, "ب before"), TOP]),
-        ("or 1.52 (at the end)", top_tens(TYPED_MINILM, "ب after")),
-        ("28% or 36% of its queries", found("ب before", "ب after")),
+        ("is still in 1.34 top 10s", [*top_tens(TYPED_MINILM, "ب before"), TOP]),
+        ("it is in 1.52, and 36% do", [*top_tens(TYPED_MINILM, "ب after"), *found("ب after")]),
+        ("28% of its queries find it", found("ب before")),
         ("The paper lists 21 tokens", [PUBLISHED]),
         ("None of the other 20 reaches", [PUBLISHED - 1]),
         ("finds the 474 published candidates and exactly the 21 published", [CANDIDATES, PUBLISHED]),
@@ -263,7 +275,10 @@ CLAIMS = {
         ("A run encodes 86,466 texts", [MINILM.texts]),
         ("When we measured 155 tokens", [TOKENS_AGAIN]),
         ("16 of its 18 sticky ones were sticky again, and so were 46 others", AGAIN),
-        ("14 and 19 were sticky, and the 14 are among the 19", [*HALVES, *HALVES]),
+        (
+            "14 of the 155 were sticky, with the other 19, and the 14 are among the 19",
+            [HALVES[0], TOKENS_AGAIN, HALVES[1], *HALVES],
+        ),
         ("9 minutes of processor time", [DETECTION["processor_seconds"] / 60]),
     ],
     "docs/tutorial.md": [
@@ -317,10 +332,27 @@ FURTHER_CLAIMS = {
         ("measured 155 tokens again", [TOKENS_AGAIN]),
         ("16 of the 18 are flagged again, and 46 others", AGAIN),
         ("14 and 19 of the 155 are sticky, and the 14 are", [*HALVES, TOKENS_AGAIN, HALVES[0]]),
-        ("With eight copies of one of these 15", [HIDING]),
-        ("a random token's 20% do, and 27% as it is", recall("cranfield")[1:]),
-        ("In program documentation, it is 79%, 92% and 96%", recall("documentation")),
-        ("which are easy to find, only 93%, 99% and 100%", recall("questions")),
+        (
+            "| random tokens | −0.19 | 0.09 | −0.15 |",
+            correlations("the erased share", "128 random tokens"),
+        ),
+        (
+            "| second set | −0.73 | −0.47 | −0.74 |",
+            correlations("the erased share", "150 tokens drawn evenly"),
+        ),
+        (
+            "| second set without its sticky tokens | −0.64 | −0.27 | −0.66 |",
+            correlations("the erased share", "135 tokens drawn evenly that are not flagged"),
+        ),
+        ("| random tokens | 0.15 | 0.18 | 0.14 |", correlations("the run's push", "128 random tokens")),
+        ("| second set | 0.44 | 0.54 | 0.47 |", correlations("the run's push", "150 tokens drawn evenly")),
+        ("of one of the 15 above, no query", [HIDING]),
+        ("a random token, 20% do, and without copies 27%", recall("cranfield")[1:]),
+        (
+            "copies of the 15 leave 79%, where a random token leaves 92% and no copies 96%",
+            [HIDING, *recall("documentation")],
+        ),
+        ("they leave 93%, against 99% and 100%", recall("questions")),
         ("the top 10 of 1.66 of 225 queries", [TOP, *top_tens(TYPED_MINILM, "without copies"), QUERIES]),
         ("in front, it is in 4.46", top_tens(TYPED_MINILM, "[CLS] before")),
         ("eight at the end in 3.70", top_tens(TYPED_MINILM, "[CLS] after")),

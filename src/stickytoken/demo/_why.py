@@ -10,17 +10,11 @@ import gradio as gr
 
 from stickytoken.attribution import summary, why
 from stickytoken.demo import _components as ui, context as shared
-from stickytoken.errors import InputError
-from stickytoken.inspection import AttributionMethod
 from stickytoken.measurement.engine import Progress, ProgressCallback
 from stickytoken.reports.page import shade_rows
 
 # Maximum number of token pairs that are listed.
 _PAIRS = 10
-_METHODS = [
-    ("deletions (Shapley values)", AttributionMethod.DELETION.value),
-    ("integrated Jacobians", AttributionMethod.JACOBIANS.value),
-]
 
 
 def why_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
@@ -31,7 +25,6 @@ def why_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
     """
     gr.HTML(ui.lead("Why are these texts similar? Their similarity as a sum over pairs of their tokens."))
     texts = ui.text_fields("First text", "Second text")
-    method = gr.Radio(_METHODS, value=_METHODS[0][1], label="Method")
     words = gr.Checkbox(value=False, label="Whole words in place of tokens")
     button = gr.Button("Show why", variant="primary", interactive=False)
     answer = gr.HTML(
@@ -49,22 +42,18 @@ def why_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
     def respond(
         first: object,
         second: object,
-        method: object,
         words: object,
         progress: gr.Progress = gr.Progress(),  # noqa: B008 - how gradio asks for it
     ) -> list[Any]:
         """Attribute the similarity of two texts, and return the answer. The arguments come from the form."""
         first_text = shared.check_text("the first text", first)
         second_text = shared.check_text("the second text", second)
-        if not isinstance(method, str) or method not in set(AttributionMethod):
-            raise InputError(f"the method is unknown: choose one of {', '.join(AttributionMethod)}")
         context = startup.context()
         with context.model.encoder() as encoder:
             similarity = why(
                 encoder,
                 first_text,
                 second_text,
-                method=method,
                 run=context.run,
                 words=words is True,
                 progress=_show_on(progress),
@@ -89,13 +78,7 @@ def why_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
     def answer_example(progress: gr.Progress) -> list[Any]:
         first_text, second_text = example_texts()
         return shared_example.get(
-            lambda: respond(
-                first=first_text,
-                second=second_text,
-                method=AttributionMethod.DELETION.value,
-                words=False,
-                progress=progress,
-            )
+            lambda: respond(first=first_text, second=second_text, words=False, progress=progress)
         )
 
     example_or_error = ui.show_errors(answer_example, lambda error: [error])
@@ -117,7 +100,7 @@ def why_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
     with_progress = ui.ON_MODEL | {"show_progress": "full", "show_progress_on": [answer]}
     answer_or_error = ui.show_errors(respond, lambda error: [error])
     triggers = [button.click, *(text.submit for text in texts)]
-    gr.on(triggers, answer_or_error, [*texts, method, words], [answer], **with_progress)
+    gr.on(triggers, answer_or_error, [*texts, words], [answer], **with_progress)
     visited = gr.State(False)
     tab.select(open_tab, [visited], [visited, answer], **with_progress)
 

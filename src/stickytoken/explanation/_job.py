@@ -12,7 +12,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from stickytoken.detection.run import Run
-from stickytoken.errors import ModelError
 from stickytoken.explanation import files, measuring
 from stickytoken.explanation._attribution import (
     NO_ATTRIBUTION,
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 Floats: TypeAlias = NDArray[np.float64]
 
 # Increment this when a code change alters the results for the same inputs.
-_IDENTITY_VERSION = 4
+_IDENTITY_VERSION = 5
 # Number of vocabulary entries whose pooled vectors are computed at a time. The hidden states of all entries
 # at once could need more memory than the model itself.
 _ENTRIES_AT_A_TIME = 64
@@ -108,12 +107,6 @@ class Job:
         rows = self.inspector.embedding_matrix()
         return None if rows is None else EmbeddingMatrix(rows, self.inspector.encoder.tokenizer.entries)
 
-    @cached_property
-    def _attributor(self) -> Attributor:
-        return Attributor(
-            self.inspector, self.material.carriers, self.material.anchors, self.surroundings, self.settings
-        )
-
     def list_identity_parts(self, token_id: int, match: BenignMatch) -> dict[str, Any]:
         """Return everything that can change the explanation of a token, as JSON values keyed by name."""
         # What the run says about the token, keyed by column; empty without a verdict.
@@ -169,17 +162,10 @@ class Job:
         notes = self._list_notes(measured, token_id)
         attribution = NO_ATTRIBUTION
         if self.settings.attribution:
-            if folder is not None:  # attribution is slow, so write the other tables first
+            if folder is not None:  # these tables can be read even if the attribution is interrupted
                 files.write_tables(folder, self._make_tables(token_id, match, measured, attribution))
-            try:
-                attribution = self._attributor.attribute(token_id, benign_ids, folder, self.progress)
-                notes.append(
-                    f"the attributions of {token!r} are off by at most {attribution.error:.2g} of a unit "
-                    f"vector ({self.settings.steps} points per integral, more where the integrand changes "
-                    "sharply)"
-                )
-            except ModelError as error:
-                notes.append(f"attribution was not possible: {error}")
+            attributor = Attributor(self.inspector.encoder, self.material, self.surroundings, self.settings)
+            attribution = attributor.attribute(token_id, benign_ids, folder, self.progress)
         if self.matrix is None:
             notes.append(f"the embedding matrix was not measured: {self.model_name} does not expose it")
         if not match.same_category:

@@ -19,8 +19,8 @@ from stickytoken.explanation.statistics import NUMBERS
 from stickytoken.machine import digest
 from stickytoken.measurement import resume
 
-# Version 2 added the identity.
-EXPLANATION_SCHEMA_VERSION = 2
+# Version 2 added the identity. In version 3, attribution has no references.
+EXPLANATION_SCHEMA_VERSION = 3
 EXPLANATION_FILE = "explanation.json"
 # Folder inside a run folder, with one folder per explained token, named after the token's id.
 EXPLANATIONS_FOLDER = "explain"
@@ -59,11 +59,8 @@ TABLE_SCHEMAS: dict[str, dict[str, Any]] = {
         "anchor": pl.String,
         "similarity_before": pl.Float64,
         "similarity": pl.Float64,
-        "sum": pl.Float64,
-        "completeness_error": pl.Float64,
         "from_copies": pl.Float64,
         "from_carrier": pl.Float64,
-        "from_reference": pl.Float64,
     },
     "attribution": {
         "token_id": pl.Int64,

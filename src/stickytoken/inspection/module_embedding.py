@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -20,13 +20,8 @@ from stickytoken.encoders.inputs.token_table import token_table
 from stickytoken.encoders.model_encoder import ModelEncoder
 from stickytoken.encoders.protocol import quote_text, require_usable
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
-from stickytoken.errors import EncodingError, ModelError
-from stickytoken.inspection.attention import (
-    Sources,
-    collecting_attention,
-    find_attention_sources,
-    using_plain_attention,
-)
+from stickytoken.errors import EncodingError
+from stickytoken.inspection.attention import Sources, collecting_attention, find_attention_sources
 
 if TYPE_CHECKING:
     from sentence_transformers.sentence_transformer.modules import Pooling
@@ -35,25 +30,6 @@ if TYPE_CHECKING:
 # Maximum error of a sum over parts, as a fraction of the pooled vector's length. If the error is larger,
 # the pooling does not count as a sum over parts.
 _MAX_POOLING_ERROR = 0.01
-
-
-@dataclass(frozen=True)
-class EmbeddedText:
-    """The token embeddings of a text, and a function that maps them to the text's vector.
-
-    Attributes:
-        rows: Embeddings of T tokens, including the tokens around the text, shape (T, D).
-        padding: Embedding of the padding token, or zeros if the model has no padding token, shape (D,).
-        content_index: For each position, the index of its token in the content ids, or -1 for tokens around
-            the text, shape (T,). If the prompt repeats the text, several positions have the same index.
-        vectors: Maps embeddings of shape (n, T, D) to vectors of shape (n, d), without any final
-            normalisation.
-    """
-
-    rows: torch.Tensor
-    padding: torch.Tensor
-    content_index: torch.Tensor
-    vectors: Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +59,7 @@ class Inside:
     vector: NDArray[np.float32]
 
 
-def to_numpy(values: torch.Tensor, dtype: torch.dtype = torch.float64) -> Any:
+def _to_numpy(values: torch.Tensor, dtype: torch.dtype = torch.float64) -> Any:
     """Copy the values to main memory as a NumPy array."""
     return values.detach().to(dtype).cpu().numpy()
 
@@ -97,13 +73,6 @@ def input_embeddings(model: Any) -> Any:
     table: Any = token_table(model)
     weight = getattr(table, "weight", None)
     return table if isinstance(weight, torch.Tensor) and weight.ndim == 2 else None
-
-
-def _find_tables_sharing_weights(model: Any, embeddings: Any) -> list[Any]:
-    # A model may look tokens up through another module, which shares the weights with `embeddings`.
-    kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
-    tables = [module for module in model.modules() if isinstance(module, kinds)]
-    return [table for table in tables if table.weight is embeddings.weight]
 
 
 class Inspector(ABC):
@@ -132,14 +101,7 @@ class Inspector(ABC):
 
     def embedding_matrix(self) -> NDArray[np.float32] | None:
         """Return the token embeddings, shape (entries, D), or None if they are not accessible."""
-        return None if self._embeddings is None else to_numpy(self._embeddings.weight, torch.float32)
-
-    @abstractmethod
-    def embed_text(self, content: Sequence[int]) -> EmbeddedText:
-        """Return the token embeddings of a text, and a function from embeddings to the text's vector.
-
-        ``content`` contains the content ids of the text. `EmbeddedText` describes all that is returned.
-        """
+        return None if self._embeddings is None else _to_numpy(self._embeddings.weight, torch.float32)
 
     @abstractmethod
     def look_at_batch(
@@ -171,12 +133,18 @@ class Inspector(ABC):
         for row, content in enumerate(rows):
             self.encoder.check_input(content, partial(label, row))
         insides: dict[int, Inside] = {}
-        with self._computing("inspect"):
-            for batch in self._batches([self._length(len(content)) for content in rows]):
-                batch_contents = [rows[row] for row in batch]
-                batch_labels = [labels[row] for row in batch]
-                batch_insides = self.look_at_batch(batch_contents, batch_labels, around_label)
-                insides |= dict(zip(batch.tolist(), batch_insides, strict=True))
+        try:
+            with computing(self._network):
+                for batch in self._batches([self._length(len(content)) for content in rows]):
+                    batch_contents = [rows[row] for row in batch]
+                    batch_labels = [labels[row] for row in batch]
+                    batch_insides = self.look_at_batch(batch_contents, batch_labels, around_label)
+                    insides |= dict(zip(batch.tolist(), batch_insides, strict=True))
+        except torch.OutOfMemoryError as error:
+            raise EncodingError(
+                f"{self.encoder.name}: {self.encoder.device} does not have enough memory to inspect one "
+                "text: use shorter texts, a lower precision or another device"
+            ) from error
         in_order = [insides[row] for row in range(len(rows))]
         if in_order:
             vectors = np.stack([inside.vector for inside in in_order])
@@ -197,27 +165,6 @@ class Inspector(ABC):
             batch_size = max(1, min(by_weights, by_states))
             yield from np.array_split(group, math.ceil(len(group) / batch_size))
 
-    @contextmanager
-    def differentiating(self) -> Iterator[None]:
-        """Context manager that makes forward-mode derivatives work.
-
-        The model stays in evaluation mode, and is switched to plain (eager) attention.
-        """
-        with self._computing("explain", gradients=True), using_plain_attention(self._backbone):
-            yield
-
-    @contextmanager
-    def _computing(self, work: str, *, gradients: bool = False) -> Iterator[None]:
-        """Run the model inside a ``with`` block. The error about memory names the ``work``."""
-        try:
-            with computing(self._network, gradients=gradients):
-                yield
-        except torch.OutOfMemoryError as error:
-            raise EncodingError(
-                f"{self.encoder.name}: {self.encoder.device} does not have enough memory to {work} one text: "
-                "use shorter texts, a lower precision or another device"
-            ) from error
-
 
 def split_texts(
     *,
@@ -237,21 +184,13 @@ def split_texts(
         Inside(
             labels=labels[row],
             hidden=None if hidden is None else hidden[row].numpy(),
-            attention=None if weights is None else to_numpy(weights[row]),
-            pooled=None if pooled is None else to_numpy(pooled[row]),
-            pooled_by_part=None if pooled_by_part is None else to_numpy(pooled_by_part[row]),
+            attention=None if weights is None else _to_numpy(weights[row]),
+            pooled=None if pooled is None else _to_numpy(pooled[row]),
+            pooled_by_part=None if pooled_by_part is None else _to_numpy(pooled_by_part[row]),
             vector=vector,
         )
         for row, vector in enumerate(vectors)
     ]
-
-
-def expand_rows(values: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Repeat the only row of each tensor ``count`` times. Values that are not tensors stay unchanged."""
-    return {
-        name: value.expand(count, *value.shape[1:]) if torch.is_tensor(value) else value
-        for name, value in values.items()
-    }
 
 
 class ModuleInspector(Inspector):
@@ -271,95 +210,6 @@ class ModuleInspector(Inspector):
         # A static model has no pooling module, and a pooling module may join the results of several modes.
         mode = getattr(self._pooling, "pooling_mode", None) if self.has_layers else "mean"
         self.pooling = mode if mode is None or isinstance(mode, str) else "+".join(mode)
-
-    def embed_text(self, content: Sequence[int]) -> EmbeddedText:
-        """Return the token embeddings of a text, and a function from embeddings to the text's vector.
-
-        ``content`` contains the content ids of the text. `EmbeddedText` describes all that is returned.
-
-        Raises:
-            ModelError: The token embeddings of the model are not accessible.
-        """
-        embeddings = self._embeddings
-        ids = tuple(content)
-        if embeddings is None:
-            raise ModelError(f"{self.encoder.name}: the token embeddings of the model are not accessible")
-        template = self.encoder.template
-        features = self.encoder.features([ids])
-
-        def embed(token_ids: torch.Tensor) -> Any:
-            if template.flat:  # the module of a static model returns only the mean of the embeddings
-                return embeddings.weight.detach()[token_ids]
-            # Call the module instead of indexing its weights, because some models scale the embeddings in it.
-            return embeddings(token_ids[None])[0]
-
-        rows = embed(features["input_ids"].reshape(-1))
-        padding_id = getattr(self._model.tokenizer, "pad_token_id", None)
-        padding = torch.zeros_like(rows[0])  # unless there is a padding token with an embedding
-        if padding_id is not None and 0 <= padding_id < len(embeddings.weight):
-            padding = embed(torch.tensor([padding_id], device=rows.device))[0]
-        content_index = torch.full((len(rows),), -1, device=rows.device)
-        start = 0 if template.flat else len(template.before)
-        content_index[start : start + len(ids)] = torch.arange(len(ids), device=rows.device)
-        return EmbeddedText(
-            rows=rows,
-            padding=padding,
-            content_index=content_index,
-            vectors=partial(self._compute_vectors, features),
-        )
-
-    def _compute_vectors(self, features: dict[str, Any], embeddings: torch.Tensor) -> torch.Tensor:
-        """Compute the vectors of n texts from the given token embeddings.
-
-        The model runs on the inputs of one text, but hooks replace the text's own token embeddings.
-
-        Returns:
-            The vectors before any final normalisation, shape (n, d).
-        """
-        model = self._model
-        # A static embedding model has no layers, and its vector is the mean of the token embeddings.
-        is_flat = self.encoder.template.flat
-        before_normalisation: list[torch.Tensor] = []
-        tables_called: list[Any] = []
-
-        def replace_output(module: Any, inputs: Any, output: Any) -> torch.Tensor:
-            del inputs, output
-            tables_called.append(module)
-            return embeddings.mean(dim=1) if is_flat else embeddings
-
-        def keep_input(module: Any, inputs: Any) -> None:
-            del module
-            before_normalisation.append(inputs[0]["sentence_embedding"])
-
-        tables = _find_tables_sharing_weights(model, self._embeddings)
-        handles = [table.register_forward_hook(replace_output) for table in tables]
-        final_normalisation = self._find_final_normalisation()
-        if final_normalisation is not None:
-            handles.append(final_normalisation.register_forward_pre_hook(keep_input))
-        try:
-            inputs = features if is_flat else expand_rows(features, len(embeddings))
-            vectors: torch.Tensor = model(inputs)["sentence_embedding"]
-        finally:
-            for handle in handles:
-                handle.remove()
-        if not tables_called:
-            raise ModelError(
-                f"{self.encoder.name}: the model does not use the token embeddings that it declares"
-            )
-        if before_normalisation:
-            vectors = before_normalisation[-1]
-        return vectors[:, : model.truncate_dim]
-
-    def _find_final_normalisation(self) -> Any:
-        """Return the first of the `Normalize` modules at the end of the model; None if there are none."""
-        from sentence_transformers.sentence_transformer.modules import Normalize
-
-        first_of_last_modules = None
-        for module in reversed(list(self._model)):
-            if not isinstance(module, Normalize):
-                break
-            first_of_last_modules = module
-        return first_of_last_modules
 
     def look_at_batch(
         self, contents: Sequence[tuple[int, ...]], labels: Sequence[Sequence[int]], around_label: int

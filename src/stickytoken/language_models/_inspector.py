@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from stickytoken.inspection.attention import Sources, collecting_attention, find_attention_sources
-from stickytoken.inspection.module_embedding import EmbeddedText, Inside, Inspector, expand_rows, split_texts
+from stickytoken.inspection.module_embedding import Inside, Inspector, split_texts
 from stickytoken.language_models.encoder import CausalPromptEncoder
 from stickytoken.language_models.running.model import PromptedModel, PromptRow
-from stickytoken.language_models.running.steering import PromptBatch, compute_prompt_states, pool_states
+from stickytoken.language_models.running.steering import compute_prompt_states
 from stickytoken.unit_vectors import unit_vectors
 
 
@@ -43,55 +42,6 @@ class PromptInspector(Inspector):
             self.pooling = "lasttoken"
         else:
             self.pooling = "lasttoken of several prompts"
-
-    def embed_text(self, content: Sequence[int]) -> EmbeddedText:
-        """Return the token embeddings of a text, and a function from embeddings to the text's vector.
-
-        ``content`` contains the content ids of the text. The positions are those of all prompts with the
-        text, one prompt after another.
-        """
-        ids = tuple(content)
-        prompted = self._prompted
-        rows = prompted.rows([ids])
-        batches = [prompted.batch(prompted.layout([row])) for row in rows]
-        embeddings = torch.cat([batch.embeddings[0] for batch in batches])  # shape (T, D)
-        content_index = torch.cat(
-            [_spread_over_positions(prompted, row, range(len(ids)), template_value=-1) for row in rows]
-        )
-        padding = torch.zeros_like(embeddings[0])  # unless there is a padding token with an embedding
-        padding_id = prompted.padding_id
-        if padding_id is not None and 0 <= padding_id < self._decoder.rows:
-            padding = self._embeddings(torch.tensor([[padding_id]], device=embeddings.device))[0, 0]
-        return EmbeddedText(
-            rows=embeddings,
-            padding=padding,
-            content_index=content_index.to(embeddings.device),
-            vectors=partial(self._compute_vectors, batches),
-        )
-
-    def _compute_vectors(self, batches: Sequence[PromptBatch], embeddings: torch.Tensor) -> torch.Tensor:
-        """Compute vectors, shape (n, d), from n versions of a text's token embeddings, shape (n, T, D).
-
-        The versions are, for example, points on the path from the reference's embeddings to the text's.
-        ``batches`` has a batch for each prompt, whose only row is the prompt with the text.
-
-        Returns:
-            The mean over all prompts, without any final normalisation.
-        """
-        lengths = [batch.embeddings.shape[1] for batch in batches]  # they add up to T
-        filled = []
-        for batch, batch_embeddings in zip(batches, torch.split(embeddings, lengths, dim=1), strict=True):
-            # Everything but the embeddings is the same for all versions.
-            names = ("mask", "positions", "first", "last", "placeholders")
-            tensors = expand_rows({name: getattr(batch, name) for name in names}, len(embeddings))
-            # Further inputs of some models, which depend only on the ids; see `Decoder.per_layer_inputs`.
-            per_layer = expand_rows(batch.per_layer_inputs, len(embeddings))
-            filled.append(replace(batch, embeddings=batch_embeddings, per_layer_inputs=per_layer, **tensors))
-        reading_layer = self._prompted.layer_count  # the vector is read after this number of layers
-        by_prompt = [pool_states(self._decoder, batch, [reading_layer])[:, 0] for batch in filled]
-        # If the model is spread over several devices, its last layer and its embeddings may be on different
-        # devices.
-        return torch.stack(by_prompt).mean(dim=0).to(embeddings.device)
 
     @cached_property
     def _attention_sources(self) -> Sources:

@@ -32,13 +32,10 @@ class ExplainSettings:
         carriers: Maximum number of texts to insert copies into.
         benign: Number of matched benign tokens to compare each token with.
         confidence: Confidence level of the intervals.
-        attribution: Attribute similarities to tokens, using integrated Jacobians. The attribution accounts
-            for half of the time of an explanation.
+        attribution: Attribute similarities to tokens.
         attribution_carriers: Number of texts whose similarities are attributed to their tokens.
         attribution_benign: Number of benign tokens that are included in the attribution for comparison.
         pairs: Number of text pairs whose similarity is attributed to individual pairs of tokens.
-        steps: Number of integration points per integral. More points are used where the integrand changes
-            sharply.
         neighbours: Number of nearest rows of the embedding matrix to list.
         directions: Number of random vocabulary entries from which the mean direction is computed.
         seed: Seed of all random sampling.
@@ -60,7 +57,6 @@ class ExplainSettings:
     attribution_carriers: Annotated[PositiveCount, PYTHON_ONLY] = 4
     attribution_benign: Annotated[_BenignCount, PYTHON_ONLY] = 6
     pairs: Annotated[NaturalNumber, OptionName("attributed_pairs")] = 1
-    steps: PositiveCount = 32
     neighbours: Annotated[NaturalNumber, PYTHON_ONLY] = 8
     directions: Annotated[PositiveCount, PYTHON_ONLY] = 512
     seed: NaturalNumber = 42

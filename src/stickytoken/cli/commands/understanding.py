@@ -18,7 +18,6 @@ import stickytoken
 from stickytoken.cli import _options as opt, console
 from stickytoken.cli._command import command
 from stickytoken.errors import InputError
-from stickytoken.inspection import AttributionMethod
 from stickytoken.settings.explain import ExplainSettings
 from stickytoken.settings.impact import Edits, ImpactSettings
 from stickytoken.settings.reading import Columns
@@ -132,8 +131,6 @@ _PAIR_COLUMNS = (
     "similarity",
     "from_copies",
     "from_carrier",
-    "from_reference",
-    "completeness_error",
 )
 
 
@@ -182,7 +179,6 @@ def why(
     second: Annotated[str, typer.Argument(metavar="TEXT")],
     *,
     run: opt.Texts[Path | None] = None,
-    method: Annotated[AttributionMethod, opt.texts_option("--attribute-by")] = AttributionMethod.DELETION,
     words: Annotated[bool, opt.texts_option("--words")] = False,
     loading: opt.ModelOptions,
     top: opt.ListLimit[int] = 10,
@@ -197,7 +193,6 @@ def why(
         first: One text.
         second: The other text.
         run: Folder of a finished run of this model. The sticky tokens of the run are marked in both texts.
-        method: How the cosine is divided among pairs of tokens.
         words: Divide the texts into words instead of tokens.
         top: Number of pairs to print.
         html: Also write a self-contained page to this file.
@@ -215,9 +210,7 @@ def why(
     opened = None if run is None else stickytoken.open_run(run)
     encoder = opt.load_later(model, loading, None if opened is None else opened.record, model)
     with console.late_progress(seconds=3) as progress:
-        attribution = stickytoken.why(
-            encoder, first, second, method=method, run=opened, words=words, progress=progress
-        )
+        attribution = stickytoken.why(encoder, first, second, run=opened, words=words, progress=progress)
     if write_page is not None:
         write_page(attribution)
         console.inform(f"page: {html}")
@@ -236,11 +229,6 @@ def why(
     _print_matrix(grouped)
     _print_deletions("first", grouped.first.parts)
     _print_deletions("second", grouped.second.parts)
-    remainder = ""
-    if grouped.method != AttributionMethod.DELETION:
-        references = float(grouped.first_reference.sum() + grouped.second_reference.sum())
-        remainder = f"; from outside both texts: {references + grouped.reference:+.3f}"
-    console.inform(f"method {grouped.method}; error of the sum {grouped.completeness_error:+.4f}{remainder}")
 
 
 # Maximum number of deletions to list. Those that change the cosine most are listed.

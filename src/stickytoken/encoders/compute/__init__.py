@@ -46,15 +46,11 @@ def _has_own_weights(module: torch.nn.Module) -> bool:
 
 
 @contextmanager
-def computing(model: torch.nn.Module, *, gradients: bool = False) -> Iterator[None]:
-    """Lock a model and put it in evaluation mode, inside a ``with`` block.
-
-    With ``gradients``, the block can compute forward-mode derivatives; otherwise, it runs in inference mode.
-    """
+def computing(model: torch.nn.Module) -> Iterator[None]:
+    """Lock a model, and put it in evaluation and inference mode, inside a ``with`` block."""
     import torch
 
-    mode = torch.no_grad() if gradients else torch.inference_mode()
-    with model_lock(model), evaluating(model), mode, bound_memory(model):
+    with model_lock(model), evaluating(model), torch.inference_mode(), bound_memory(model):
         yield
 
 

@@ -65,7 +65,6 @@ class PromptedModel:
         self.decoder = decoder
         self.reading = reading
         self.layer_count = decoder.count_layers_until(reading.layer)
-        self.padding_id = tokenizer.padding_id
         self.placeholder_id = tokenizer.placeholder_id
         prepending = reading.prepending
         existing_layers = len(decoder.layers)

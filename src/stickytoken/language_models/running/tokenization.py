@@ -398,7 +398,6 @@ class OwnTokenizer(NamedTuple):
 
     tokenizer: HuggingFaceTokenizer
     special: Ids  # special tokens before every text
-    padding_id: int | None
     placeholder_id: int | None
 
 
@@ -425,7 +424,7 @@ def copy_tokenizer(tokenizer: Any, name: str, prepending: bool) -> OwnTokenizer:
             "prompts cannot be used: pass another model"
         )
     special = tuple(all_ids[: starts[0]])  # special tokens after the text are left out
-    return OwnTokenizer(adapted, special, getattr(tokenizer, "pad_token_id", None), placeholder_id)
+    return OwnTokenizer(adapted, special, placeholder_id)
 
 
 class PromptVocabulary(HuggingFaceTokenizer):

@@ -53,10 +53,8 @@ _READ_DRIFT = (
     "embedding layer. In a causal model, tokens before the copies cannot drift."
 )
 _READ_ATTRIBUTION = (
-    "Integrated Jacobians (Moeller et al. 2023): the cells sum to the similarity. Orange cells add to it, "
-    "blue cells subtract from it. The last row, and the column before the row sums, belong to the "
-    "reference, a text of padding. Compare row sums with row sums, and cells with cells: adjacent copies "
-    "share their joint contribution."
+    "The cells sum to the similarity. Orange cells add to it, blue cells subtract from it. Compare row sums "
+    "with row sums, and cells with cells: adjacent copies share their joint contribution."
 )
 
 
@@ -456,43 +454,32 @@ def _plot_attribution(name: str, cells: pl.DataFrame, pairs: pl.DataFrame) -> Re
         return fig.figure_of_nothing(name, title, _READ_ATTRIBUTION, "no similarity was attributed")
     pair = pairs.sort("pair").row(0, named=True)
     cells = cells.filter(pair=pair["pair"])
-    # The last row and the last column belong to the reference, a text of padding.
-    between_tokens = cells.filter(
-        pl.col("row") < pl.col("row").max(), pl.col("column") < pl.col("column").max()
-    )
     return ReportFigure(
         name,
         title,
         _draw_attribution(cells),
-        _describe_attribution(pair, between_tokens),
+        _describe_attribution(pair),
         _READ_ATTRIBUTION,
-        DataTable(
-            ("carrier with copies", "part", "anchor", "adds"), _make_attribution_rows(cells, between_tokens)
-        ),
+        DataTable(("carrier with copies", "part", "anchor", "adds"), _make_attribution_rows(cells)),
     )
 
 
-def _describe_attribution(pair: Row, between_tokens: pl.DataFrame) -> str:
-    copies_to_tokens = between_tokens.filter(row_part="copies")["value"].sum()
-    carrier_to_tokens = between_tokens.filter(row_part="carrier")["value"].sum()
+def _describe_attribution(pair: Row) -> str:
     return (
         f"The similarity of “{pair['carrier']}” and “{pair['anchor']}” is {pair['similarity_before']:.3f} "
         f"without copies and {pair['similarity']:.3f} with copies. Of this, the rows of the copies "
-        f"contribute {pair['from_copies']:.3f}, the rows of the carrier {pair['from_carrier']:.3f} and the "
-        f"row of the reference {pair['from_reference']:.3f}; the error of the sum is "
-        f"{abs(pair['completeness_error']):.2g}. Without the reference, copies contribute "
-        f"{copies_to_tokens:.3f} and the carrier {carrier_to_tokens:.3f}."
+        f"contribute {pair['from_copies']:.3f}, and the rows of the carrier {pair['from_carrier']:.3f}."
     )
 
 
-def _make_attribution_rows(cells: pl.DataFrame, between_tokens: pl.DataFrame) -> list[tuple[Any, ...]]:
+def _make_attribution_rows(cells: pl.DataFrame) -> list[tuple[Any, ...]]:
     # First the sum of each row of the matrix, then the largest single cells.
     sums = (
         cells.group_by("row", maintain_order=True)
         .agg(pl.col("row_token", "row_part").first(), pl.lit("all").alias("anchor"), pl.col("value").sum())
         .sort("row")
     )
-    largest = between_tokens.sort(pl.col("value").abs(), "row", "column", descending=[True, False, False])
+    largest = cells.sort(pl.col("value").abs(), "row", "column", descending=[True, False, False])
     rows = list(sums.select("row_token", "row_part", "anchor", "value").iter_rows())
     rows += largest.head(_LISTED_PAIRS).select("row_token", "row_part", "column_token", "value").iter_rows()
     return rows
@@ -510,9 +497,7 @@ def _draw_attribution(cells: pl.DataFrame) -> go.Figure:
     names = [fig.label(token) for token in matrix_rows["row_token"]]
     columns = [fig.label(token) for token in matrix_columns["column_token"]]
     values = ordered["value"].to_numpy().reshape(len(names), len(columns))
-    # The colour scale ignores the last row and the last column, which belong to the reference texts, because
-    # their common cell is always near 1.
-    strongest = float(np.abs(values[:-1, :-1]).max(initial=0)) or 1.0
+    strongest = float(np.abs(values).max()) or 1.0  # row sums, which may be larger, don't set the colours
     values = np.hstack([values, values.sum(axis=1, keepdims=True)])
     columns.append("(sum of the row)")
     figure = fig.new_figure(height=220 + 22 * len(names))
