@@ -99,7 +99,7 @@ def reading_paragraph(run: Run, plan: ProfilePlanRecord) -> list[str]:
 
 def sticky_section(run: Run) -> list[str]:
     """Return a heading and a table of the sticky tokens of a run, or nothing if there are none."""
-    unusual = run.settings.number("unusual")
+    unusual = run.settings.unusual
     rows = []
     for row in run.sticky.head(MOST_STICKY_ROWS).to_dicts():
         deviation = row["vector_deviation"]
@@ -171,7 +171,7 @@ def published_paragraph(run: Run, name: str) -> str:
 
 def origin(run: Run) -> str:
     """Return the last sentence of a page, which says how the page was written."""
-    precision = run.settings.values.get("screen_precision")
+    precision = run.settings.screen_precision
     screened = f", screened in {precision}" if precision else ""
     return f"`benchmarks/model_card.py` wrote this page from a run with the default settings{screened}."
 

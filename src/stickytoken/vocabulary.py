@@ -408,9 +408,7 @@ def _draw_benign(
         # this block. The tokens of earlier blocks are among the candidates and are left out of the pool.
         candidates = _find_similar(vocabulary, index, excluded, drawn_after_block)
         pool = [candidate for candidate in candidates if candidate not in matches]
-        seeds = [seed, vocabulary.ids[index]]
-        if block:  # The first block has no number, so that it draws the same tokens as earlier versions did.
-            seeds.append(block)
+        seeds = [seed, vocabulary.ids[index], block]
         chosen = np.random.default_rng(seeds).choice(len(pool), min(_BLOCK, len(pool)), replace=False)
         matches += [pool[choice] for choice in chosen]
     return matches

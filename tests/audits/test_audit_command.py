@@ -71,7 +71,7 @@ def test_json_has_everything(printed, tampered_run, files):
     assert document["page"] == str(folder / "audit.html")
 
 
-def test_an_audit_that_is_opened_again_gets_the_page_that_it_lacks(printed, tampered_run, files, tmp_path):
+def test_an_audit_that_is_opened_again_gets_a_page_as_a_new_one(printed, tampered_run, files, tmp_path):
     _, folder = printed
     page = folder / "audit.html"
     assert scanned.STICKY in Page(page.read_text("utf-8")).tokens
@@ -81,9 +81,18 @@ def test_an_audit_that_is_opened_again_gets_the_page_that_it_lacks(printed, tamp
     (copied / "audit.html").unlink()
     assert str(copied / "audit.html") in command(*line, "--out", copied).stderr
     assert (copied / "audit.html").is_file()
-    (copied / "audit.html").write_text("own words", "utf-8")
+    (copied / "audit.html").write_text("the page of an earlier version", "utf-8")
     command(*line, "--out", copied)
-    assert (copied / "audit.html").read_text("utf-8") == "own words"
+    assert scanned.STICKY in Page((copied / "audit.html").read_text("utf-8")).tokens
+
+
+def test_the_command_accepts_known_documents_and_allowed_words(tampered_run, files, tmp_path):
+    (tmp_path / "allowed.txt").write_text(scanned.STICKY, "utf-8")
+    line = ["audit", tampered_run, "--documents", files / "documents.jsonl", *OPTIONS, "--format", "json"]
+    accepting = ["--allow", tmp_path / "allowed.txt", "--known", tmp_path / "known.txt"]
+    (tmp_path / "known.txt").touch()
+    document = planted.document(command(*line, *accepting))
+    assert document["documents_with_copies"] == []
 
 
 @pytest.fixture(scope="module")

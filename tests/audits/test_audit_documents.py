@@ -5,9 +5,13 @@ import pytest
 
 import profiled
 import scanned
-from audited import TOP, WORDS, plain_ranks
+from audited import SMALL, TOP, WORDS, plain_ranks
+from naming import naming
 from stickytoken import Cleaner, load_encoder, open_run
+from stickytoken.audits import audit, wording
 from stickytoken.audits._copies import pair_texts
+from stickytoken.cleaning.rules import text_digest
+from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion
 
 
@@ -38,6 +42,26 @@ def test_documents_with_copies_now_are_ranked_with_them_and_without(finished, ta
         changes = np.array(as_it_is) - np.array(without)
         assert (row["better"], row["worse"]) == ((changes < 0).sum(), (changes > 0).sum())
     assert (finished.documents["change"] > 0).any()
+
+
+@pytest.mark.parametrize("option", ["allow", "known"])
+def test_copies_that_were_accepted_are_no_copies(finished, tampered_run, texts, queries, tmp_path, option):
+    path = tmp_path / "accepted.txt"
+    entries = {"allow": [scanned.STICKY], "known": map(text_digest, texts[70:74])}
+    path.write_text("\n".join(entries[option]), "utf-8")
+    measured = audit(tampered_run, texts, queries=queries, settings=SMALL, **{option: path})
+    assert measured.result.with_copies == len(measured.documents) == 0
+    assert (wording.answer(finished).word, wording.answer(measured).word) == ("Yes", "No")
+    assert measured.record.identity != finished.record.identity
+    clean, _ = [step.command for step in wording.next_steps(measured)]
+    assert clean.startswith("stickytoken clean ")
+    assert f"--{option} {path}" in clean
+
+
+def test_a_file_of_what_is_accepted_is_read_before_the_model(tmp_path, texts):
+    for option in ("allow", "known"):
+        with pytest.raises(InputError, match=naming(tmp_path / "absent")):
+            audit(tmp_path / "model", texts, **{option: tmp_path / "absent"})
 
 
 @pytest.mark.parametrize(("sentences_before", "are_read"), [(1, True), (8, False)])

@@ -9,12 +9,14 @@ import pytest
 import profiled
 import scanned
 from audited import COPIES, SMALL, TOP, plain_ranks, plain_ranks_of_all, save_run, stuffed_numbers
+from naming import says
 from stickytoken import load_encoder, open_run
 from stickytoken.audits import audit, wording
 from stickytoken.audits._measuring import compute_lost_shares, judge_here, mark_undecided
 from stickytoken.audits._stuffing import estimate_found
 from stickytoken.intervals import Intervals
 from stickytoken.methods.profile.verdict import RuleInputs
+from stickytoken.methods.wording import Harm
 from stickytoken.settings.profile import ProfileSettings
 
 
@@ -213,6 +215,21 @@ def test_a_token_that_hides_these_documents_is_sticky_whatever_the_run_says(
     assert is_undecided[0] == (found == 0.4)
 
 
+def test_a_sticky_token_is_as_severe_as_these_documents_say_if_the_run_says_less():
+    measures = RuleInputs(
+        ids=np.array([3, 5]),
+        erased=Intervals(np.array([0.5, 0.0]), np.array([0.45, -0.1]), np.array([0.55, 0.1])),
+        push=Intervals(np.array([0.5, 0.9]), np.array([0.4, 0.7]), np.array([0.6, 1.1])),
+        vector_deviation=np.array([0.0, np.nan]),
+        confirmed=np.array([True, True]),
+    )
+    shares = Intervals(np.array([0.1, 0.8]), np.array([0.0, 0.6]), np.array([0.2, 0.95]))
+    lost = compute_lost_shares(shares, np.array([False, True]))
+    judged = judge_here(measures, lost, ProfileSettings())
+    assert (judged.verdicts[0], judged.severities[0]) == ("sticky", "severe")
+    assert says(judged.reasons[0], "50%", "88%")  # what it erases, and the queries that it loses
+
+
 def test_the_interval_of_no_or_every_query_is_exact():
     """None of n has the upper end 1 - (tail)^(1/n): Clopper and Pearson 1934."""
     is_answer = np.eye(24, dtype=bool)
@@ -246,3 +263,17 @@ def test_a_token_that_the_run_says_erases_is_benign_where_its_documents_are_foun
     assert row["found_high"] >= measured.result.ordinary_found
     assert row["verdict"] == "benign"
     assert row["undecided"] is (row["found"] < measured.result.ordinary_found)
+
+
+def test_the_worst_token_is_the_one_that_does_most_to_these_documents(finished):
+    result = finished.result
+
+    def extent(row):
+        ordinary = {"ordinary_push": result.ordinary_push, "ordinary_found": result.ordinary_found}
+        harm = Harm(row["token"], row["push"], row["found"], **ordinary, found_without=result.found_without)
+        return max(0, *harm.shares)
+
+    decided = finished.tokens.filter(verdict="benign", undecided=False)
+    extents = [extent(row) for row in decided.to_dicts()]
+    assert len(set(extents)) > 2
+    assert extents == sorted(extents, reverse=True)

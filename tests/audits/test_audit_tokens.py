@@ -110,7 +110,7 @@ def chosen_groups(predicted, words, special=()):
         strongest=table.head,
         is_profile=True,
         normalizer=None,
-        settings=SimpleNamespace(number=lambda _: 6.0),
+        settings=SimpleNamespace(unusual=6.0),
     )
     tokens = {
         token_id: SimpleNamespace(id=token_id, text=text)

@@ -1,7 +1,11 @@
 """What an audit says: its answer, its conclusions, its limits and what to do."""
 
+import json
+import shutil
+
 import polars as pl
 
+import planted
 import scanned
 from audited import SMALL, with_verdicts, without_copies
 from naming import says
@@ -165,3 +169,13 @@ def test_a_model_without_flagged_tokens_need_not_be_repaired(finished):
 def test_flagged_tokens_that_are_benign_here_may_still_be_repaired(finished):
     clean = with_verdicts(finished, group=pl.lit("flagged"))
     assert wording.next_steps(clean)[-1].command.startswith("stickytoken repair ")
+
+
+def test_a_model_that_cannot_be_repaired_is_not_to_be_repaired(tampered_run, texts, queries, tmp_path):
+    path = shutil.copytree(tampered_run, tmp_path / "run")
+    model = json.loads((path / "run.json").read_text("utf-8"))["model"]
+    planted.edit_record(path, model=model | {"loading": {"endpoint": {}}})
+    encoder = tampered_run.parent / "model"
+    measured = audit(path, texts, queries=queries, encoder=encoder, settings=SMALL, out=tmp_path / "audit")
+    assert not measured.sticky.is_empty()
+    assert [step.command.split()[1] for step in wording.next_steps(measured)] == ["clean", "check"]

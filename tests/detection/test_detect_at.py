@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import planted
 import profiled
 import tiny
 from naming import naming
@@ -69,3 +70,13 @@ def test_the_identity_of_an_ordinary_run_says_nothing_of_it(plain, read):
 def test_a_model_that_was_cut_is_not_repaired(read):
     with pytest.raises(RepairError, match=naming("layer 1")):
         require_repairable(encoder_for(None, read, "a test"))
+
+
+def test_commands_load_a_model_with_the_maximum_length_of_its_run(folder, tmp_path):
+    run = detected(load_encoder(folder, device="cpu", max_length=48), tmp_path / "short")
+    documents = tmp_path / "documents.txt"
+    documents.write_text("\n".join(profiled.sentences(40, profiled.WORDS, seed=3)), "utf-8")
+    options = "--set stuffed=8 --set tokens=2 --device cpu --format json".split()
+    audit = planted.document(planted.command("audit", run.path, "--documents", documents, *options))
+    assert audit["index"]["documents"] == 40
+    assert encoder_for(None, run, "a test").max_length == 48

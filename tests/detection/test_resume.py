@@ -12,7 +12,8 @@ import pytest
 import planted
 import profiled
 from interrupted import assert_same_run, copied, died, finished, started, wait_for_shards
-from stickytoken import detect, load_encoder, open_run
+from naming import naming
+from stickytoken import detect, load_encoder, measurement, open_run
 from stickytoken.detection.run_folder import RunFolder
 from stickytoken.errors import RunError
 
@@ -62,6 +63,22 @@ def test_a_finished_run_is_opened_without_computing_or_writing(encoder, run_copy
     assert events == []
     assert planted.files_of(run_copy) == before
     assert run.tokens.equals(pl.read_parquet(run_copy / "tokens.parquet"))
+
+
+def test_every_file_is_written_while_the_run_is_locked(encoder, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    names = set()
+
+    def write_locked(path, content):
+        with pytest.raises(RunError, match=naming(folder)):
+            RunFolder(folder).require_unlocked()
+        names.add(path.name)
+        write_atomically(path, content)
+
+    write_atomically = measurement.write_atomically
+    monkeypatch.setattr(measurement, "write_atomically", write_locked)
+    continued(encoder, folder, tokens=["river"])
+    assert {"run.json", "tokens.parquet", "evidence.parquet", "normalizer.json"} <= names
 
 
 def test_a_resumed_run_keeps_the_time_at_which_it_was_started(encoder, run_copy):

@@ -250,7 +250,7 @@ def test_a_run_searches_documents_with_query_vectors(run, library):
     encoder = encoder_of_documents(library)
     job = Job(
         encoder,
-        run.settings.restored(),
+        run.settings,
         profiled.corpus(1200),
         categorize(encoder.tokenizer),
         [],

@@ -301,14 +301,6 @@ def test_a_token_that_became_stickier_is_worse_and_one_that_became_milder_is_not
     assert check(runs(1), baseline=runs(3)).counted == 0
 
 
-def test_a_baseline_from_before_a_setting_was_added_is_compared_at_its_default(runs, altered):
-    settings = runs(2).record.settings
-    earlier = {name: value for name, value in settings.items() if name != "unusual"}
-    assert check(runs(2), baseline=altered(settings=earlier)).passed
-    with pytest.raises(InputError, match=naming("settings", "unusual")):
-        check(runs(2), baseline=altered(settings=settings | {"unusual": 9.0}))
-
-
 def test_overlapping_intervals_are_no_change(altered, runs):
     measure = "erased"
 
@@ -369,6 +361,7 @@ def test_a_baseline_that_measured_something_else_is_refused(runs, altered, small
         (small_run, naming("method", "std")),
         (other_texts, naming(other_texts.path, other_texts.record.corpus.source)),
         (altered(settings=settings | {"smallest_push": 1.9}), naming("settings", "smallest_push")),
+        (altered(settings=settings | {"unusual": 9.0}), naming("settings", "unusual")),
     ):
         with pytest.raises(InputError, match=reason):
             check(runs(2), baseline=baseline)

@@ -21,7 +21,7 @@ from stickytoken import open_run
 from stickytoken.detection.run_folder import RunFolder
 from stickytoken.errors import RunError
 from stickytoken.machine import digest
-from stickytoken.measurement import ShardCost, write_atomically
+from stickytoken.measurement import ShardCost, open_atomically, write_atomically
 
 GOLDEN = Path(stickytoken.__file__).parent / "demo" / "example" / "all-MiniLM-L6-v2"
 
@@ -363,6 +363,26 @@ def test_a_failing_disk_is_named_wherever_it_shows_and_the_old_file_survives(
     assert isinstance(raised.value.__cause__, OSError)
     assert path.read_bytes() == b"old"
     assert names(tmp_path) == ["file.bin"]
+
+
+def test_an_error_of_the_block_is_not_taken_for_one_of_the_file(tmp_path):
+    with pytest.raises(FileNotFoundError), open_atomically(tmp_path / "file.bin"):
+        (tmp_path / "missing").read_bytes()
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("size", [4096, 1_000_000], ids=["as it is closed", "as it is written"])
+def test_a_file_that_cannot_grow_is_named(tmp_path, size):
+    resource = pytest.importorskip("resource")  # POSIX only
+    path = tmp_path / "file.bin"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, limits[1]))
+    try:
+        with pytest.raises(RunError, match=naming(path)), open_atomically(path) as stream:
+            stream.write(bytes(size))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert names(tmp_path) == []
 
 
 def test_content_is_on_disk_before_the_name_is(tmp_path, monkeypatch):

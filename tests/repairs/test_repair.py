@@ -15,6 +15,7 @@ import planted
 import profiled
 import repaired
 import stickytoken
+import tiny
 from interrupted import finished
 from naming import naming, says
 from stickytoken import RepairSettings, load_encoder
@@ -267,6 +268,34 @@ def test_what_cannot_be_used_is_one_line_and_writes_nothing(run, tmp_path, optio
         quick(run, tmp_path / "out", **options)
     assert "\n" not in str(error.value)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def rowless_run(tmp_path_factory):
+    """A run of a model whose tokenizer has a special token that the embedding matrix has no row for."""
+    root = tmp_path_factory.mktemp("rowless")
+    model = tiny.sentence_transformer(tiny.bert_backbone(root / "backbone", words=profiled.WORDS))
+    model.tokenizer.add_special_tokens({"additional_special_tokens": ["<extra>"]})
+    model.save(str(root / "model"))
+    return profiled.detect_profile(load_encoder(root / "model", device="cpu"), root / "run", sample=40)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [RepairSettings(), RepairSettings(strategy="nearest", verify=False)],
+    ids=["verified", "nearest"],
+)
+def test_a_token_without_a_row_is_refused(rowless_run, tmp_path, settings):
+    token_id = rowless_run.vocabulary.filter(token="<extra>")["token_id"].item()
+    with pytest.raises(RepairError, match=naming("'<extra>'", token_id)):
+        repair(rowless_run, [token_id], out=tmp_path / "model", settings=settings)
+    assert not (tmp_path / "model").exists()
+
+
+def test_the_text_of_a_token_without_a_row_becomes_plain(rowless_run, tmp_path):
+    token_id = rowless_run.vocabulary.filter(token="<extra>")["token_id"].item()
+    mended = quick(rowless_run, tmp_path / "model", tokens=[token_id])
+    assert mended.tokens["strategy"].to_list() == ["plain-specials"]
 
 
 def test_a_run_or_model_that_does_not_suit_is_refused(run, finished_run, bert_folder, tmp_path):

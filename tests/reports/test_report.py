@@ -284,11 +284,9 @@ def test_the_command_reports_on_one_run(run, run_copy):
     planted.assert_refused("report", run.path, run_copy, saying=naming(2, "stickytoken compare"))
 
 
-def test_settings_that_an_earlier_version_did_not_write_are_its_defaults(run, run_copy):
-    planted.edit_record(run_copy, settings={})
-    assert "90% interval" in stickytoken.report(run_copy)
-    planted.edit_record(run_copy, settings={"smallest_push": "<b>"})
-    with pytest.raises(InputError, match=naming("smallest_push", run_copy / "run.json", "'<b>'")):
+def test_a_setting_that_is_not_allowed_is_named(run, run_copy):
+    planted.edit_record(run_copy, settings=run.record.settings | {"smallest_push": "<b>"})
+    with pytest.raises(RunError, match=naming("smallest_push", run_copy / "run.json")):
         stickytoken.report(run_copy)
 
 
@@ -334,8 +332,14 @@ def test_the_steps_depend_on_what_was_found_and_whether_it_can_be_repaired(run, 
         help_text = planted.command(words[1], "--help").stdout
         assert all(word in help_text for word in words if word.startswith("--"))
     document = json.loads((run_copy / "run.json").read_text("utf-8"))
-    for prompt, first in ({"prompt": "prompteol", "layer": -1}, "scan"), ({"prompt": ""}, "repair"):
-        planted.edit_record(run_copy, model=document["model"] | {"loading": prompt})
+    for loading, first in (
+        ({"prompt": "prompteol", "layer": -1}, "scan"),
+        ({"layer_choice": "saved with the model"}, "scan"),
+        ({"layer": 1}, "scan"),
+        ({"endpoint": {}}, "scan"),
+        ({"prompt": ""}, "repair"),
+    ):
+        planted.edit_record(run_copy, model=document["model"] | {"loading": loading})
         assert commands(open_run(run_copy))[0] == first
 
 

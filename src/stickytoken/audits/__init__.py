@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import stickytoken.measurement as store
 from stickytoken import wall_time
 from stickytoken.audits import results
 from stickytoken.audits.results import Audit, audits_in, open_audit
+from stickytoken.cleaning import Cleaner
+from stickytoken.cleaning.rules import CleaningRules, rules_of_run
 from stickytoken.data.documents import DocumentSource, NamedColumns, open_documents
 from stickytoken.detection.finding import find_run
 from stickytoken.detection.naming import TokenSource
@@ -37,6 +40,8 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
     column: ColumnChoice = None,
     source_column: str | None = None,
     vectors: VectorSource | StoredVectors | None = None,
+    allow: str | Path | None = None,
+    known: str | Path | None = None,
     tokens: TokenSource | None = None,
     encoder: AnyModel | None = None,
     runs: str | Path = "runs",
@@ -63,6 +68,8 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
         vectors: the vectors of the documents, if an index has them already, so that only queries and
             documents with copies are encoded: anything that `stickytoken.scanning.vectors.open_vectors`
             takes. A few documents are encoded to compare.
+        allow: file of words and special tokens whose copies in documents are accepted, one on each line.
+        known: file of documents whose copies are accepted, as ``scan --set write-known=FILE`` writes it.
         tokens: ids or texts of the tokens to measure, or files of them. If None, flagged, special and other
             suspicious tokens are measured. Random tokens are measured with either.
         encoder: the model of the run. If None, the model that the run names is loaded.
@@ -77,7 +84,7 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
         The finished audit.
 
     Raises:
-        InputError: documents, queries, vectors or settings cannot be used.
+        InputError: documents, queries, vectors, settings, or a file of what is accepted cannot be used.
         ModelError: the model cannot be found or used.
         EncodingError: the model returns no usable vector for a text.
         RunError: a run is damaged or belongs to another model, or the folder contains something other than
@@ -102,6 +109,7 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
     if isinstance(documents, (str, Path)):
         open_documents(documents, NamedColumns(column))
     stored = None if vectors is None else open_vectors(vectors)
+    accepted = CleaningRules().extended(allow=allow, known=known)
     if not isinstance(source, (str, Path, Run)):
         source = _load(source, settings)
     if encoder is not None:
@@ -116,8 +124,9 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
     candidates = _tokens.read_candidates(run, model, settings, tokens)
     index = _index.read_index(documents, queries, column, source_column, model, settings, stored)
     _stuffing.require_queries(index, settings)
-    job = _job.AuditJob(run, model, settings, rule_of(run), candidates, index)
-    record = _job.make_record(job, documents, column, notes)
+    cleaner = Cleaner(replace(rules_of_run(run), allowed=accepted.allowed, known=accepted.known))
+    job = _job.AuditJob(run, model, settings, rule_of(run), candidates, index, cleaner)
+    record = _job.make_record(job, documents, column, allow, known, notes)
     folder_path = out or run.path / store.folder_name(results.AUDIT, record.identity)
     folder = ResultFolder(folder_path, began)
     with resume.resumed(folder, results.AUDITS, record) as held:

@@ -46,7 +46,7 @@ def rank_documents(job: AuditJob, runner: Runner, scan: Scan, search: ExactSearc
     insertion = job.settings.inserted_as
     worst = scan.worst.with_columns(is_only_suspected().alias("suspected_only"))
     texts = {number: index.documents[number].text for number in worst["number"].head(MOST_RANKED).to_list()}
-    pairs = pair_texts(texts, Cleaner.from_run(job.run), job.encoder, insertion, index.record.name)
+    pairs = pair_texts(texts, job.cleaner, job.encoder, insertion, index.record.name)
     comparisons: dict[int, dict[str, Any]] = {}
     if pairs:
         ranked_texts = [pair.as_it_is for pair in pairs] + [pair.cleaned for pair in pairs]

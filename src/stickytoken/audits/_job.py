@@ -9,6 +9,7 @@ from typing import Any
 from stickytoken.audits._index import Index
 from stickytoken.audits._tokens import Candidates
 from stickytoken.audits.results import AuditRecord, RuleRecord
+from stickytoken.cleaning import Cleaner
 from stickytoken.data.documents import DocumentSource
 from stickytoken.detection.run import Run
 from stickytoken.encoders.protocol import EncoderIdentity, WordEncoder
@@ -20,7 +21,7 @@ from stickytoken.settings.profile import ProfileSettings
 from stickytoken.settings.reading import ColumnChoice, columns_of
 
 # Increase this version when the same inputs no longer give the same numbers.
-_IDENTITY_VERSION = 9
+_IDENTITY_VERSION = 10
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class AuditJob:
         rule: its thresholds say which tokens are sticky.
         candidates: the tokens that may be measured.
         index: the documents and queries.
+        cleaner: finds the copies that documents have now.
     """
 
     run: Run
@@ -42,10 +44,16 @@ class AuditJob:
     rule: ProfileSettings
     candidates: Candidates
     index: Index
+    cleaner: Cleaner
 
 
 def make_record(
-    job: AuditJob, documents: DocumentSource, column: ColumnChoice, notes: list[str]
+    job: AuditJob,
+    documents: DocumentSource,
+    column: ColumnChoice,
+    allow: str | Path | None,
+    known: str | Path | None,
+    notes: list[str],
 ) -> AuditRecord:
     """Return the record of an audit that has not begun. Its identity is a hash of all inputs."""
     run = job.run
@@ -55,6 +63,10 @@ def make_record(
         inputs["queries"] = asdict(queries_identity)
     if job.candidates.named_ids is not None:
         inputs["tokens"] = job.candidates.named_ids
+    # Whatever else is found depends on the run.
+    rules = job.cleaner.rules
+    if rules.allowed or rules.known:
+        inputs["accepted"] = digest([sorted(rules.allowed), sorted(rules.known)])
     # The model is the one of the run, so its identity is in the record of the run.
     model_identity = EncoderIdentity(**run.record.identity_parts["encoder"])
     identity_parts = resume.identity_of(_IDENTITY_VERSION, model_identity, job.settings, **inputs)
@@ -64,6 +76,7 @@ def make_record(
         identity_parts=identity_parts,
         run=str(run.path),
         run_identity=run.record.identity,
+        repairable=run.repairable,
         model=run.model_name,
         device=job.encoder.device,
         settings=asdict(job.settings),
@@ -71,6 +84,8 @@ def make_record(
         index=job.index.record,
         documents=str(documents) if isinstance(documents, (str, Path)) else "YOUR_DOCUMENTS",
         column=columns_of(column),
+        allow=None if allow is None else str(allow),
+        known=None if known is None else str(known),
         notes=notes,
         versions=resume.package_versions(),
         hardware=resume.hardware(job.encoder.device),

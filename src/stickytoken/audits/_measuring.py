@@ -56,7 +56,7 @@ def measure(job: AuditJob, runner: Runner, held: resume.Resumed[AuditRecord]) ->
     candidates = job.candidates
     texts = [{"id": document.id, "text": document.text} for document in index.documents]
     collection = pl.DataFrame(texts, schema={"id": pl.String, "text": pl.String})
-    copies = scan(job.run, collection, column="text", id_column="id", progress=runner.progress)
+    copies = scan(job.cleaner, collection, column="text", id_column="id", progress=runner.progress)
     positions = _stuffing.choose_stuffed(index, set(copies.documents["number"].to_list()), settings)
     search = _index.encode_index(index, job.encoder, settings, runner)
     panel = _stuffing.prepare_panel(job, search, positions)
@@ -137,8 +137,11 @@ def _make_token_rows(
     if stuffed.found is not None:
         found_shares = stuffed.found.of_each()
     rows = []
+    extents = {}
     for index, token in enumerate(stuffed.tokens):
         push = pushes[index]
+        hidden = 0.0 if lost_shares is None else float(lost_shares.value[index])
+        extents[token.id] = max(0.0, *harm_shares(hidden, push.value))
         verdict = judged.verdicts[index]
         row = {
             "token_id": token.id,
@@ -157,7 +160,13 @@ def _make_token_rows(
             "undecided": bool(is_undecided[index]) and verdict is Verdict.BENIGN,
         }
         rows.append(row)
-    return sorted(rows, key=_sort_key)
+
+    def make_key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+        is_decided = not row["undecided"]
+        extent = extents[row["token_id"]]
+        return -_rank(row["severity"]), is_decided, -extent, -row["push"], row["token_id"]
+
+    return sorted(rows, key=make_key)
 
 
 def _join_run(ids: Sequence[int], run_tokens: pl.DataFrame) -> pl.DataFrame:
@@ -217,7 +226,7 @@ def judge_here(measures: RuleInputs, lost: Intervals | None, rule: ProfileSettin
     """Judge tokens by what their copies do to these documents.
 
     A token hides them in one of two ways. The run says that it erases enough, and queries are lost here, too;
-    or whatever the run says, so many are lost as if it erased enough.
+    or whatever the run says, so many are lost as if it erased enough. The worse of the two is its severity.
 
     Args:
         measures: the measures of T tokens. ``confirmed`` says which erased shares the run measured closely.
@@ -233,12 +242,13 @@ def judge_here(measures: RuleInputs, lost: Intervals | None, rule: ProfileSettin
     verdicts = list(by_run.verdicts)
     severities = list(by_run.severities)
     reasons = list(by_run.reasons)
-    for index, verdict in enumerate(by_run.verdicts):
-        if verdict is Verdict.BENIGN and by_documents.verdicts[index] is Verdict.STICKY:
-            verdicts[index] = Verdict.STICKY
+    for index, reason in enumerate(by_run.reasons):
+        if _rank(by_documents.severities[index]) > _rank(by_run.severities[index]):
+            verdicts[index] = by_documents.verdicts[index]
             severities[index] = by_documents.severities[index]
             share = percent(float(lost.value[index]))
-            reasons[index] = f"{share} fewer queries find documents than with copies of an ordinary token"
+            lost_here = f"{share} fewer queries find documents than with copies of an ordinary token"
+            reasons[index] = lost_here if reason is None else f"{reason}; {lost_here}"
     return Judged(verdicts, severities, reasons)
 
 
@@ -265,17 +275,8 @@ def mark_undecided(measures: RuleInputs, lost: Intervals | None, rule: ProfileSe
     return may_push | may_hide | may_lose
 
 
-def _sort_key(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the key that sorts the rows of tokens.parquet, worst first."""
-    severity = row["severity"]
-    severity_rank = -1 if severity is None else list(Severity).index(severity)
-    return (
-        -severity_rank,
-        not row["undecided"],
-        -max(0.0, *harm_shares(row)),
-        -row["push"],
-        row["token_id"],
-    )
+def _rank(severity: Severity | None) -> int:
+    return -1 if severity is None else list(Severity).index(severity)
 
 
 def _average_ordinary(

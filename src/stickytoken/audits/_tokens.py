@@ -159,7 +159,7 @@ def choose_tokens(
 def _find_unusual(run: Run) -> list[int]:
     if not run.is_profile:
         return []
-    is_unusual = pl.col("vector_deviation") >= run.settings.number("unusual")
+    is_unusual = pl.col("vector_deviation") >= run.settings.unusual
     unusual = run.tokens.filter(is_unusual).sort("vector_deviation", "token_id", descending=[True, False])
     ids: list[int] = unusual["token_id"].to_list()
     return ids

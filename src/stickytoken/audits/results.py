@@ -16,7 +16,7 @@ from stickytoken.validation import file_path
 AUDIT = "audit"
 """What the names of audit folders begin with."""
 AUDIT_FILE = "audit.json"
-AUDIT_SCHEMA_VERSION = 5
+AUDIT_SCHEMA_VERSION = 6
 
 # The groups of measured tokens; see `choose_tokens`.
 NAMED = "named"
@@ -180,13 +180,17 @@ class AuditRecord(resume.MeasurementRecord):
 
     Attributes:
         run: the run folder, as the user named it.
+        repairable: whether the model of the run can be repaired, for the suggested commands.
         documents: the documents as the user named them, for the suggested commands.
         column: the columns that the user named, for the suggested commands.
+        allow: the file of accepted words, for the suggested commands.
+        known: the file of accepted documents, for the suggested commands.
     """
 
     schema_version: int = AUDIT_SCHEMA_VERSION
     run: str
     run_identity: str
+    repairable: bool
     model: str
     device: str
     settings: dict[str, Any]
@@ -194,6 +198,8 @@ class AuditRecord(resume.MeasurementRecord):
     index: IndexRecord
     documents: str
     column: Columns | str | None = None
+    allow: str | None = None
+    known: str | None = None
     notes: list[str]
     versions: dict[str, str]
     hardware: dict[str, str]

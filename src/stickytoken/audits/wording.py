@@ -429,6 +429,9 @@ def next_steps(audit: Audit) -> list[NextStep]:
     documents = quote(audit.record.documents)
     column = "".join(f" {quote(word)}" for word in columns_of(audit.record.column).as_options())
     words = "" if audit.sticky.is_empty() else f" --audit {quote(str(audit.path))}"
+    for option, file in (("--allow", audit.record.allow), ("--known", audit.record.known)):
+        if file is not None:
+            words += f" {option} {quote(file)}"
     if audit.result.with_copies:
         purpose = "take the copies out of the documents that have them, then index these documents again"
         files = f"{documents}{column}{words} --out YOUR_FILE --rules-out {_RULES_FILE}"
@@ -442,6 +445,8 @@ def next_steps(audit: Audit) -> list[NextStep]:
         f"stickytoken check {_RULES_FILE} --documents {documents}{column} --fail-on-documents repetition "
         "--fail-on-documents special",
     )
+    if not audit.record.repairable:
+        return [clean, check]
     sticky = audit.sticky
     flagged = audit.tokens.filter(group=FLAGGED)
     if not sticky.is_empty():

@@ -477,10 +477,7 @@ def _find_setting_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
     methods = {compared.run.record.method for compared in runs}
     if len(methods) > 1:
         return
-    # A run of an earlier version may have settings that the method no longer has.
-    settings_of_method = {setting.name for setting in fields(METHODS[runs[0].run.record.method])}
-    settings_of_runs = {name for compared in runs for name in compared.run.settings.values}
-    for name in sorted(settings_of_runs & settings_of_method):
+    for name in sorted(setting.name for setting in fields(METHODS[runs[0].run.record.method])):
         values = _describe_differences(runs, partial(_format_setting, name))
         if not values:
             continue
@@ -497,7 +494,8 @@ def _find_setting_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
 
 
 def _format_setting(name: str, compared: ComparedRun) -> str:
-    return compared.run.settings.text(name)
+    value = getattr(compared.run.settings, name)
+    return " or ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 # How encoders can use the same weights differently: keys of the identity, and their names in messages.

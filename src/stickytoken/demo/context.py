@@ -199,8 +199,8 @@ class SharedModel:
             return self._evidence_measurer(run)
 
     def _make_evidence_measurer(self, run: Run) -> EvidenceMeasurer:
-        insertion = run.settings.restored().inserted_as
         # Copies are written as they were for the run.
+        insertion = run.settings.inserted_as
         vocabulary = choose_joinings(self.vocabulary, self._encoder.tokenizer, insertion)
         return EvidenceMeasurer(run, self._encoder, vocabulary)
 

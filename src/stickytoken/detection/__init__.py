@@ -195,7 +195,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
             measured = EvidenceMeasurer(run, encoder, vocabulary).measure(progress=progress)
             folder.write_table(run_folder.EVIDENCE_FILE, measured.tokens)
             folder.write_record(run_folder.EVIDENCE_RECORD_FILE, measured.record)
-    record_normalizer(run.path, tokenizer)
+        record_normalizer(run.path, tokenizer)
     return run
 
 

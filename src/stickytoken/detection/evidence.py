@@ -48,7 +48,7 @@ class EvidenceMeasurer:
         self._run = run
         self._job = base.Job(
             encoder,
-            run.settings.restored(),
+            run.settings,
             Sentences((), "the plan of the run"),  # empty, because the plan holds all texts
             vocabulary,
             [token for token in vocabulary.available if token.id in measured_ids],

@@ -22,11 +22,10 @@ from stickytoken.encoders.protocol import Encoder, EncoderIdentity
 from stickytoken.encoders.roles import Role, in_role
 from stickytoken.errors import InputError, ModelError, RunError
 from stickytoken.loading import AnyModel, load_encoder, load_from_spec
-from stickytoken.measurement import RUN_FILE, TOKENS_FILE, VOCABULARY_FILE
+from stickytoken.measurement import RUN_FILE, TOKENS_FILE, VOCABULARY_FILE, validated
 from stickytoken.measurement.resume import MeasurementRecord, Record, differences
 from stickytoken.methods import METHODS, Column, RunDescription, Verdict, base, method_named, wording
 from stickytoken.methods.measures import Severity, thresholds
-from stickytoken.methods.stored_settings import StoredSettings
 from stickytoken.methods.wording import Harm
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.validation import file_path, visible, whole_number
@@ -148,15 +147,26 @@ class Run:
         return self.record.model.title
 
     @property
+    def repairable(self) -> bool:
+        """Whether `repair` takes the model: not behind an endpoint, through a prompt or at an inner layer."""
+        loading = self.record.model.loading
+        if loading is None:
+            return True
+        return loading.endpoint is None and loading.layer_choice is None and loading.prompting.layer is None
+
+    @property
     def available(self) -> int:
         """Number of vocabulary entries that can occur in text."""
         return self.record.model.available
 
-    @property
-    def settings(self) -> StoredSettings:
-        """Settings of the method."""
-        defaults = METHODS[self.record.method]()
-        return StoredSettings(self.record.settings, defaults, self.path / RUN_FILE)
+    @cached_property
+    def settings(self) -> Any:
+        """Settings of the method, an instance of its settings class.
+
+        Raises:
+            RunError: run.json has a value that is not allowed.
+        """
+        return validated(METHODS[self.record.method], self.record.settings, self.path / RUN_FILE)
 
     @cached_property
     def description(self) -> RunDescription:
@@ -175,7 +185,7 @@ class Run:
     @property
     def confidence(self) -> float | None:
         """Coverage of the intervals of the run, between 0 and 1; None for std, which computes none."""
-        return self.settings.number("confidence") if self.is_profile else None
+        return self.settings.confidence if self.is_profile else None
 
     def thresholds(self, row: Mapping[str, Any] | None = None) -> dict[str, float]:
         """Return the thresholds for a token, keyed by column; empty for std, which has none.
@@ -187,7 +197,7 @@ class Run:
         if not self.is_profile:
             return {}
         deviation = None if row is None else row["vector_deviation"]
-        values = thresholds(deviation, self.settings.rule)
+        values = thresholds(deviation, self.settings)
         return {column: float(value) for column, value in values.items()}
 
     @property
@@ -462,8 +472,8 @@ def encoder_for(model: AnyModel | None, run: Run | None, purpose: str) -> Encode
 
 def rule_of(run: Run) -> ProfileSettings:
     """Return the settings of a run of `profile`, whose thresholds are the rule; else the default ones."""
-    settings = run.settings.restored()
-    return settings if isinstance(settings, ProfileSettings) else ProfileSettings()
+    settings: ProfileSettings = run.settings if run.is_profile else ProfileSettings()
+    return settings
 
 
 def worst_tokens(run: Run, count: int) -> list[int]:
@@ -499,9 +509,7 @@ def next_steps(run: Run, repair_verified_on: str | None = None) -> tuple[NextSte
         return NextStep("see what copies do to your own documents", audit), scanned
     clean = NextStep("then take the copies out of them", f"stickytoken clean {folder} YOUR_DOCUMENTS")
     find = NextStep("find the documents that contain copies", f"{scan} --effect")
-    loading = run.record.model.loading
-    if loading is not None and (loading.endpoint is not None or loading.prompting.layer is not None):
-        # A model behind an endpoint, or one that is read at an inner layer, cannot be repaired.
+    if not run.repairable:
         return find, clean
     check = NextStep("check the repaired copy, or another model, in CI", "stickytoken check YOUR_FOLDER")
     find_instead = find._replace(purpose=f"or keep this model, and {find.purpose}")

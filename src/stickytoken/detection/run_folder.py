@@ -79,7 +79,9 @@ class LoadingRecord(resume.Record):
     def of(cls, spec: EncoderSpec) -> LoadingRecord:
         """Return the record of a model that was loaded in this way."""
         endpoint = None
+        settings = part_of(spec, RecordedLoading)
         if spec.endpoint is not None:
+            settings = replace(settings, max_length=None)  # that of an endpoint is among its options
             endpoint = EndpointRecord(
                 tokenizer=spec.tokenizer,
                 candidates=spec.candidates,
@@ -89,7 +91,7 @@ class LoadingRecord(resume.Record):
                 key_variable=spec.endpoint.key_variable,
             )
         return cls(
-            settings=part_of(spec, RecordedLoading),
+            settings=settings,
             prompting=spec.prompting,
             layer_choice=spec.layer_choice,
             endpoint=endpoint,

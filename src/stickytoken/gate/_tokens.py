@@ -12,6 +12,7 @@ from stickytoken.errors import InputError
 from stickytoken.findings import Finding, Level, Rule, place_of
 from stickytoken.gate._results import COUNTED_GRADES, FailOn
 from stickytoken.intervals import Interval
+from stickytoken.measurement.resume import differences
 from stickytoken.methods.measures import ERASED, MEASURES, PUSH
 from stickytoken.settings.profile import PRECISION_SETTINGS
 from stickytoken.words import percent, quoted
@@ -44,9 +45,8 @@ def require_comparable(run: Run, baseline: Run) -> None:
             f"{run.path} on other texts, {run.record.corpus.source}: make both runs with the same sentences"
         )
     # The seed and the settings of the precision affect only the random error, so they may differ.
-    names = {*run.record.settings, *baseline.record.settings} - {"seed", *PRECISION_SETTINGS}
-    # A run from before a setting existed is treated as if it had used the default of that setting.
-    different = sorted(name for name in names if run.settings.text(name) != baseline.settings.text(name))
+    settings = differences(run.record.settings, baseline.record.settings)
+    different = [name for name in settings if name not in ("seed", *PRECISION_SETTINGS)]
     if different:
         raise InputError(
             f"the baseline {baseline.path} and the run {run.path} have different settings "

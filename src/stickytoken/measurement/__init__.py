@@ -18,14 +18,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar
 
 import polars as pl
 from filelock import FileLock, Timeout
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from stickytoken.errors import InputError, RunError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 # Pattern of temporary files. Processes that are killed leave such files behind.
 _LEFTOVERS = ".*.tmp"
@@ -42,7 +45,7 @@ def open_atomically(path: Path) -> Iterator[BinaryIO]:
         The stream to write to. After an error, nothing is written.
 
     Raises:
-        RunError: the file cannot be written.
+        RunError: the file cannot be written. Errors of the block itself stay what they are.
     """
     # If this process is killed while it writes, the next process that locks the folder removes the temporary
     # file.
@@ -64,10 +67,13 @@ def open_atomically(path: Path) -> Iterator[BinaryIO]:
         with _writing(path):
             if target.is_symlink():
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-            with temporary.open("xb") as stream:
-                yield stream
-                stream.flush()
+            file = temporary.open("xb", buffering=0)
+        with _NamedStream(file, path) as stream:
+            yield stream
+            stream.flush()
+            with _writing(path):
                 os.fsync(stream.fileno())
+        with _writing(path):
             temporary.replace(target)
             sync_folder(target.parent)
     finally:
@@ -85,11 +91,27 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) 
     Raises:
         RunError: the file cannot be written.
     """
-    with open_atomically(path) as stream:
+    with open_atomically(path) as stream, _writing(path):
         if isinstance(content, bytes):
             stream.write(content)
         else:
             content(stream)
+
+
+class _NamedStream(io.BufferedWriter):
+    """Writes a temporary file. An error names the path that it is meant for."""
+
+    def __init__(self, file: io.FileIO, path: Path) -> None:
+        super().__init__(file)
+        self._path = path
+
+    def write(self, content: ReadableBuffer, /) -> int:
+        with _writing(self._path):
+            return super().write(content)
+
+    def flush(self) -> None:
+        with _writing(self._path):
+            super().flush()
 
 
 @contextmanager
@@ -195,6 +217,7 @@ def default_folder(model: str, kind: str, identity: str) -> Path:
 
 
 Record = TypeVar("Record", bound=BaseModel)
+Validated = TypeVar("Validated")
 
 RUN_FILE = "run.json"
 IDENTITY_FILE = "identity.json"
@@ -529,14 +552,14 @@ def require_version(version: object, current: int, path: Path, command: str) -> 
     raise RunError(f"{written}: run `{command}` again, in another folder")
 
 
-def validated(kind: type[Record], raw: Any, path: Path) -> Record:
-    """Validate the JSON values of a file, and return them as a record.
+def validated(kind: type[Validated], raw: Any, path: Path) -> Validated:
+    """Validate the JSON values of a file, and return them as a record or as settings.
 
     Raises:
         RunError: a value is invalid. The message names the first invalid value.
     """
     try:
-        return kind.model_validate(raw)
+        return TypeAdapter(kind).validate_python(raw)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(key) for key in first["loc"]) or "the document"

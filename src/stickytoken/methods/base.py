@@ -23,7 +23,6 @@ from stickytoken.vocabulary import RoundTripTokenizer, Vocabulary
 
 if TYPE_CHECKING:
     from stickytoken.methods.runner import Runner
-    from stickytoken.methods.stored_settings import StoredSettings
     from stickytoken.methods.symptoms import EvidenceStage
 
 
@@ -124,7 +123,7 @@ class FinishedRun(Protocol[Plan_co, Result_co]):  # the part of `stickytoken.det
     @property
     def available(self) -> int: ...  # number of vocabulary entries that can occur in text
     @property
-    def settings(self) -> StoredSettings: ...
+    def settings(self) -> Any: ...  # an instance of the method's settings class
     @property
     def plan(self) -> Plan_co: ...
     @property

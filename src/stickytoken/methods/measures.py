@@ -129,7 +129,7 @@ class RuleSettings(Protocol):
 
 
 class Rule(NamedTuple):
-    """The settings of a finished run that decide which tokens are sticky; see `ProfileSettings`."""
+    """Settings that decide which tokens are sticky; see `ProfileSettings`."""
 
     smallest_erased: float
     smallest_push: float

@@ -13,7 +13,6 @@ from stickytoken.methods.measures import (
     ERASED,
     MEASURES,
     PUSH,
-    Measure,
     Rule,
     RuleSettings,
     hidden_share,
@@ -81,6 +80,16 @@ def describe_found(found: float) -> str:
     return f"{percent(found)} of the queries that a document answers find it among the first {TOP} results"
 
 
+def harm_shares(hidden: float, push: float) -> tuple[float, float]:
+    """Return how far copies hide and push documents, each as a share of the way to a severe token.
+
+    Args:
+        hidden: share of the queries that lose their document, as `hidden_share` returns it.
+        push: in how many times as many wrong results a document is.
+    """
+    return hidden / ERASED.severe, (push - PUSH.without_effect) / (PUSH.severe - PUSH.without_effect)
+
+
 class Harm(NamedTuple):
     """What eight copies of a token do to documents, beside an ordinary token and no copies.
 
@@ -104,7 +113,7 @@ class Harm(NamedTuple):
     def shares(self) -> tuple[float, float]:
         """How far copies hide and push documents, each as a share of the way to a severe token."""
         hidden = hidden_share(self.found, self.ordinary_found) if self.ordinary_found else 0.0
-        return hidden / ERASED.severe, (self.push - PUSH.without_effect) / (PUSH.severe - PUSH.without_effect)
+        return harm_shares(hidden, self.push)
 
     @property
     def hides(self) -> str:
@@ -145,20 +154,6 @@ def harm_sentence(row: Mapping[str, Any], harm: Harm | None) -> str | None:
         f"Copies of {quoted(row['token'])} leave {ERASED.text(erased)} less of a text's meaning than copies "
         "of an ordinary token"
     )
-
-
-def harm_shares(row: Mapping[str, Any]) -> tuple[float, float]:
-    """Return how far copies hide and push documents, each as a share of the way to a severe token."""
-
-    def share(measure: Measure) -> float:
-        value = row.get(measure.key)
-        return (
-            0.0
-            if value is None
-            else float((value - measure.without_effect) / (measure.severe - measure.without_effect))
-        )
-
-    return share(ERASED), share(PUSH)
 
 
 def consequences(row: Mapping[str, Any], thresholds: Mapping[str, float], harm: Harm | None) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -56,6 +56,7 @@ class RepairJob:
         build_folder: folder to build the repaired model in.
         written: strategy of each repair in the model in the build folder, keyed by token id.
         loaded: the model in the build folder; None if it is not loaded.
+        nearest: id of the token whose row was proposed for each token, keyed by token id.
     """
 
     run: Run
@@ -69,6 +70,7 @@ class RepairJob:
     build_folder: Path
     written: dict[int, Strategy] | None = None
     loaded: RepairableModel | None = None
+    nearest: dict[int, int] = field(default_factory=dict)
 
     @cached_property
     def recheck(self) -> Recheck:
@@ -101,7 +103,8 @@ class RepairJob:
         """Return new rows of shape (D,), keyed by token id. Tokens that cannot get a new row are left out."""
         if strategy is Strategy.NEAREST:
             embeddings = self._require_token_embeddings()
-            nearest = self._find_nearest(ids)
+            nearest = self._find_nearest(embeddings, ids)
+            self.nearest |= nearest
             return {token_id: embeddings[nearest_id].copy() for token_id, nearest_id in nearest.items()}
         avoided = self.run.sticky_ids.union(self.ids)  # also the tokens to repair that are not in ``ids``
         return make_related_rows(self.model.encoder.model, ids, avoided, self.settings.seed)
@@ -125,15 +128,11 @@ class RepairJob:
     ) -> list[RepairedTokenRecord]:
         """Return one record per token, with its repair, the reason for the repair, and the tried repairs."""
         repaired_tokenizer = load_tokenizer(self.build_folder, route=self.model.named_route)
-        ids_with_copied_rows = [
-            token_id for token_id, choice in choices.items() if choice.candidate.strategy is Strategy.NEAREST
-        ]
-        # Ids of the tokens whose rows are copied, keyed by id of the token that gets the row.
-        nearest = self._find_nearest(ids_with_copied_rows) if ids_with_copied_rows else {}
         records = []
         for token_id, choice in choices.items():
             strategy = choice.candidate.strategy
             text = self._text(token_id)
+            copied_id = self.nearest[token_id] if strategy is Strategy.NEAREST else None
             # ids of the tokens into which an edited tokenizer splits the token's text; empty if the tokenizer
             # is not edited
             piece_ids: Sequence[int] = ()
@@ -148,7 +147,7 @@ class RepairJob:
                 token=self._name(token_id),
                 text=text,
                 strategy=strategy.value,
-                reason=self._explain(plans[token_id], choice, nearest.get(token_id)),
+                reason=self._explain(plans[token_id], choice, copied_id),
                 pieces=[repaired_tokenizer.entries[piece_id] for piece_id in piece_ids],
                 tried=tried,
             )
@@ -203,9 +202,14 @@ class RepairJob:
             self.loaded = model_folder.require_repairable(load_from_spec(spec))
         return self.loaded
 
-    def _find_nearest(self, ids: Sequence[int]) -> dict[int, int]:
+    def _find_nearest(self, embeddings: NDArray[np.float32], ids: Sequence[int]) -> dict[int, int]:
         """Return the id of the nearest ordinary token for each token, by the cosine of their centred rows."""
-        embeddings = self._require_token_embeddings()
+        for token_id in ids:
+            if token_id >= len(embeddings):
+                raise RepairError(
+                    f"the model has no row for token {self._name(token_id)!r} (id {token_id}) that could be "
+                    "replaced: leave the token out"
+                )
         typical_ids = [token_id for token_id in self._find_typical_tokens() if token_id < len(embeddings)]
         if not typical_ids:
             raise RepairError(

@@ -16,6 +16,7 @@ from stickytoken.data.readability import drop_indistinguishable
 from stickytoken.detection.run import Run
 from stickytoken.encoders.roles import Role, in_role
 from stickytoken.encoders.scoring import encoders_of, score_task, truncate_texts
+from stickytoken.errors import RepairError
 from stickytoken.insertion import Token
 from stickytoken.intervals import bootstrap_samples, contrast_intervals, resampled
 from stickytoken.measurement.engine import Progress, ProgressCallback
@@ -86,6 +87,9 @@ def find_neighbours(
     Returns:
         At most `NEIGHBOURS` neighbours per token, each listed once, as a neighbour of the first token that it
         is near to; none if the model does not expose its embedding matrix.
+
+    Raises:
+        RepairError: the model has no row for a token to repair, so that it cannot encode copies of it.
     """
     matrix = model.embedding_matrix()
     if matrix is None:
@@ -97,8 +101,13 @@ def find_neighbours(
     norms = np.maximum(np.linalg.norm(matrix, axis=1), np.finfo(np.float32).tiny)
     neighbours: dict[int, Neighbour] = {}
     for token_id in ids:
-        cosines = (matrix @ matrix[token_id]) / norms
         repaired_token = vocabulary.tokens[vocabulary.place(token_id)]
+        if token_id >= len(matrix):
+            raise RepairError(
+                f"the model has no row for token {repaired_token!r} (id {token_id}), so it cannot encode "
+                "copies of it to verify the repair: leave the token out, or do not verify the repair"
+            )
+        cosines = (matrix @ matrix[token_id]) / norms
         nearest = np.argsort(-cosines[other_ids])[:NEIGHBOURS].tolist()  # indices into `others`
         for index in nearest:
             token = others[index]

@@ -91,9 +91,7 @@ def _make_card(
         if column.digits is None or row.get(column.key) is None:
             continue
         if column.key == "vector_deviation":
-            measures.append(
-                _make_vector_measure(row["vector_deviation"], content.run.settings.number("unusual"))
-            )
+            measures.append(_make_vector_measure(row["vector_deviation"], content.run.settings.unusual))
             continue
         # The card of a token with a severity says why it has it: only thresholds that it reaches are shown.
         threshold = thresholds.get(column.key)

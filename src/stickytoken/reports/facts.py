@@ -77,7 +77,7 @@ def strongest(content: RunContent) -> ShownTable | None:
         return None
     if run.is_profile:
         columns = list(wording.RESULT_COLUMNS)
-        rows = wording.result_table(run.settings.rule, rows, run.most_documents)
+        rows = wording.result_table(run.settings, rows, run.most_documents)
     else:
         columns = [Column("token", "token"), *run.listed(rows), Column("verdict", "verdict")]
     shown_columns = []

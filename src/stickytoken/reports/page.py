@@ -253,10 +253,9 @@ def audit_page(audit: Audit) -> str:
 
 
 def write_audit_page(audit: Audit) -> Path:
-    """Write `audit_page` into the folder of the audit, unless it is there; return its path."""
+    """Write `audit_page` into the folder of the audit, and return its path."""
     path = audit.path / AUDIT_PAGE
-    if not path.is_file():
-        write_atomically(path, audit_page(audit).encode("utf-8", "backslashreplace"))
+    write_atomically(path, audit_page(audit).encode("utf-8", "backslashreplace"))
     return path
 
 

@@ -19,6 +19,7 @@ class RecordedLoading:
         dtype: Precision: float32, float16, bfloat16, or tf32 on CUDA. Default: the run's precision, or
             float32.
         truncate_dim: Use only the first N components of every vector. Default: all.
+        max_length: Maximum input length in tokens, including special tokens. Default: the model's own limit.
 
     Raises:
         InputError: A value has the wrong type or is out of range.
@@ -28,6 +29,7 @@ class RecordedLoading:
     route: str | None = None
     dtype: str | None = None
     truncate_dim: PositiveCount | None = None
+    max_length: Annotated[PositiveCount | None, PYTHON_ONLY] = None
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -40,7 +42,6 @@ class LoadingSettings(RecordedLoading):
     Attributes:
         trust_remote_code: Run Python code from the model's repository.
         device: cpu, cuda, cuda:1 or mps. Default: the best available device.
-        max_length: Maximum input length in tokens, including special tokens. Default: the model's own limit.
         token_budget: Maximum number of tokens in a batch; the default depends on the device.
 
     Raises:
@@ -49,5 +50,4 @@ class LoadingSettings(RecordedLoading):
 
     trust_remote_code: bool = False
     device: str | None = None
-    max_length: Annotated[PositiveCount | None, PYTHON_ONLY] = None
     token_budget: PositiveCount | None = None

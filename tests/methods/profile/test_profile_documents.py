@@ -1,6 +1,6 @@
 """The push of tokens in documents: what is measured, in how many documents, and what a run says of it."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from naming import naming, says
 from stickytoken import analyze_vocabulary, load_encoder
 from stickytoken.data import collect_sentences
 from stickytoken.data.collection import bundled_collection, join_collection
+from stickytoken.detection import probe
 from stickytoken.errors import StickyTokenWarning
 from stickytoken.insertion import Insertion, Joining, Token
 from stickytoken.intervals import Interval
@@ -34,6 +35,7 @@ from stickytoken.methods.statistics import Effects
 from stickytoken.search import ExactSearch
 from stickytoken.settings.profile import Measuring
 from stickytoken.unit_vectors import Similarity
+from stickytoken.validation import as_json
 
 CORPUS = collect_sentences(profiled.sentences(1200), "test")
 
@@ -315,16 +317,21 @@ def test_special_tokens_are_measured_first_and_in_every_run(tmp_path):
     assert rounds.index("pilot") > rounds.index("special tokens-64")
 
 
-def test_without_a_wrong_result_the_push_is_unknown(tmp_path):
-    """Every text is about a word of its own, so each query finds its document first, and no other."""
+@pytest.fixture(scope="module")
+def own_words():
+    """Texts about a word of its own each, so that a query finds its document first, and no other."""
     texts = []
     for index, word in enumerate(profiled.WORDS[:60]):
         others = [profiled.WORDS[(7 * index + step) % len(profiled.WORDS)] for step in range(16)]
         texts.append(" ".join(f"{' '.join([word] * 8)} {other}." for other in others))
+    return collect_sentences(texts, "own words")
+
+
+def test_without_a_wrong_result_the_push_is_unknown(own_words, tmp_path):
     run = profiled.detect_profile(
         load_encoder(profiled.planted_model(0.0, common=0.0)),
         tmp_path / "run",
-        sentences=collect_sentences(texts, "own words"),
+        sentences=own_words,
         tokens=profiled.WORDS[100:110],
     )
     assert run.plan.documents.documents == 60
@@ -332,3 +339,11 @@ def test_without_a_wrong_result_the_push_is_unknown(tmp_path):
         assert run.tokens[column].null_count() == len(run.tokens)
     assert run.result.ordinary_push is None
     assert any(says(note, "push is unknown") for note in run.description.notes)
+
+
+def test_a_probe_without_a_wrong_result_does_not_know_the_push_either(own_words):
+    encoder = load_encoder(profiled.planted_model(0.0, common=0.0))
+    words = profiled.WORDS[100:102]
+    for probed in probe(encoder, words, sentences=own_words, settings=profiled.SMALL):
+        assert (probed.push, probed.push_low, probed.push_high, probed.ordinary_push) == (None,) * 4
+        assert as_json(asdict(probed))  # NaN is no JSON

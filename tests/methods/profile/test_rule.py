@@ -162,6 +162,6 @@ def test_a_benign_token_is_shown_with_the_interval_that_includes_its_own_thresho
     changes = erased | {"push": None, "push_low": None, "push_high": None, "severity": None}
     row = run.tokens.to_dicts()[0] | changes | {"verdict": "benign", "confirmed": True}
     rows = [row | {"vector_deviation": deviation} for deviation in (7.0, 5.0, None)]
-    shown = result_table(run.settings.rule, pl.DataFrame(rows, schema=run.tokens.schema), run.most_documents)
+    shown = result_table(run.settings, pl.DataFrame(rows, schema=run.tokens.schema), run.most_documents)
     assert shown["verdict"].to_list() == ["benign, 15% to 22%", "benign", "benign"]
     assert shown["vector"].to_list() == ["unusual", "", ""]

@@ -19,13 +19,26 @@ if TYPE_CHECKING:
     from stickytoken.audits import Audit
 
 
-@command(settings=("route", "prompt", "token_prepending", "truncate_dim", "layer", "insertion"))
+@command(
+    settings=(
+        "route",
+        "revision",
+        "prompt",
+        "token_prepending",
+        "truncate_dim",
+        "layer",
+        "dtype",
+        "insertion",
+    )
+)
 def audit(
     source: opt.Source,
     *,
     documents: opt.Texts[str],
     queries: opt.Texts[str | None] = None,
     vectors: opt.IndexVectors = None,
+    allow: opt.AllowedWords = None,
+    known: opt.KnownDocuments = None,
     columns: Columns,
     source_column: Annotated[str | None, opt.setting()] = None,
     runs: Annotated[Path, opt.setting()] = Path("runs"),
@@ -66,6 +79,8 @@ def audit(
             queries=queries,
             column=columns,
             source_column=source_column,
+            allow=allow,
+            known=known,
             encoder=None if run is None else model_or_stand_in,
             runs=runs,
             settings=auditing,

@@ -221,7 +221,7 @@ def _print_tokens(title: str, run: stickytoken.Run, rows: pl.DataFrame) -> None:
     if not run.is_profile:
         print_rows(title, run, rows)
     elif not rows.is_empty():
-        shown_rows = wording.result_table(run.settings.rule, rows, run.most_documents)
+        shown_rows = wording.result_table(run.settings, rows, run.most_documents)
         console.print_columns(title, wording.RESULT_COLUMNS, shown_rows)
 
 

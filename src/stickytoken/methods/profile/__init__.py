@@ -172,8 +172,8 @@ class RandomTokens:
     Attributes:
         count: number of random tokens that were measured in documents.
         pushing: number of them that reach the threshold for the push.
-        push: median push of those that are the ordinary token (see `plan.ordinary_tokens`); None if there are
-            none. In a run over few tokens, each has been measured in as many documents as it reached.
+        push: median push of those that are the ordinary token (see `plan.ordinary_tokens`); None if none is
+            known. In a run over few tokens, each has been measured in as many documents as it reached.
         found: mean share of queries that find the documents that answer them, with copies of the same tokens.
     """
 
@@ -191,12 +191,14 @@ def _random_in_documents(measured: MeasuredJob, numbers: TokenNumbers) -> Random
     of_random = numbers.measures_of(in_documents.ids[is_random])
     push_thresholds = thresholds(of_random.vector_deviation, measured.job.settings)[PUSH.key]
     is_ordinary = np.isin(in_documents.ids, ordinary_tokens(measured.job, measured.plan.pilots))
+    # Where no document is a wrong result without copies, the push is unknown.
+    known_pushes = in_documents.push.value[is_ordinary & ~np.isnan(in_documents.push.value)]
     # A ratio has no upper end, so a single token could carry their mean. A share is at most 1, and the mean
     # of shares counts every search alike.
     return RandomTokens(
         count=int(is_random.sum()),
         pushing=int((of_random.push.low >= push_thresholds).sum()),
-        push=float(np.median(in_documents.push.value[is_ordinary])),
+        push=float(np.median(known_pushes)) if len(known_pushes) else None,
         found=float(in_documents.found[is_ordinary].mean()),
     )
 
@@ -338,7 +340,7 @@ class ProfileEvidence:
     """The results of a probe for one token. Fields not described here are columns of tokens.parquet.
 
     Attributes:
-        ordinary_push: median push of random tokens; None if nothing was measured in documents.
+        ordinary_push: median push of random tokens; None if it is unknown, as without documents.
         ordinary_contraction: the ordinary token's erased share, which is the share of a text that its copies
             erase.
         smallest_erased: threshold for the erased share.
@@ -412,12 +414,13 @@ def probe(job: Job[ProfileSettings], progress: ProgressCallback) -> list[Profile
     rows = {row["token_id"]: row for row in table.to_dicts()}
     curves = _curves(job_without_repeats, plan, mean_similarity, runner)
     columns = [field.name for field in fields(ProfileEvidence) if field.name in table.columns]
+    ordinary_push = _random_in_documents(measured, numbers).push
     evidence = []
     for token in job.tokens:
         row = rows[token.id]
         evidence_of_token = ProfileEvidence(
             **{name: row[name] for name in columns},
-            ordinary_push=_random_in_documents(measured, numbers).push,
+            ordinary_push=ordinary_push,
             ordinary_contraction=numbers.ordinary_contraction,
             smallest_erased=settings.smallest_erased,
             smallest_push=settings.smallest_push,

@@ -19,16 +19,16 @@ from stickytoken.methods import (
     base,
     wording,
 )
-from stickytoken.methods.measures import ERASED, MEASURES, PUSH, Rule
+from stickytoken.methods.measures import ERASED, MEASURES, PUSH, RuleSettings
 from stickytoken.methods.profile.documents import PREDICTABLE
 from stickytoken.methods.runner import UNANSWERED_REASON
-from stickytoken.methods.stored_settings import StoredSettings
 from stickytoken.unit_vectors import Similarity
 from stickytoken.words import counted, quoted
 
 if TYPE_CHECKING:
     from stickytoken.methods.profile import ProfileEvidence
     from stickytoken.methods.profile.records import ProfilePlanRecord, ProfileResultRecord
+    from stickytoken.settings.profile import ProfileSettings
 
     Run: TypeAlias = base.FinishedRun[ProfilePlanRecord, ProfileResultRecord]
 
@@ -53,7 +53,7 @@ REPORTED: tuple[Column, ...] = (
 
 def describe_run(run: Run) -> RunDescription:
     """Return what is said about a run in the terminal and in reports."""
-    rule = run.settings.rule
+    rule = run.settings
     coverage = _describe_coverage(run)
     lines = [wording.describe_rule(rule.smallest_erased, rule.smallest_push)]
     if not run.result.vectors_compared:
@@ -145,7 +145,7 @@ def _notes(run: Run) -> list[str]:
     return caveats
 
 
-def _key_facts(run: Run, rule: Rule) -> list[Fact]:
+def _key_facts(run: Run, rule: RuleSettings) -> list[Fact]:
     facts = []
     measured = run.tokens.filter(pl.col("confirmed") | pl.col("severity").is_not_null())
     for measure in MEASURES:
@@ -159,13 +159,14 @@ def _key_facts(run: Run, rule: Rule) -> list[Fact]:
     return facts
 
 
-def _describe_method(settings: StoredSettings) -> str:
+def _describe_method(settings: ProfileSettings) -> str:
+    copies = " or ".join(map(str, settings.copies))
     return (
         "Copies of every token were put into short texts (carriers), at the beginning, at the end or "
-        f"between words, {settings.text('copies')} at a time. Random tokens were put into all carriers "
+        f"between words, {copies} at a time. Random tokens were put into all carriers "
         "first, to find the few that best represent all, and to measure the ordinary token. All tokens were "
         "then put into these few. Those most likely to erase enough were also put into "
-        f"up to {settings.number('confirming_texts'):g} further carriers, and verdicts on erased shares rest "
+        f"up to {settings.confirming_texts} further carriers, and verdicts on erased shares rest "
         "on these alone. To measure the push, eight copies were put in front of or behind documents, one at "
         "a time, in a search among documents without copies: special tokens, tokens with an unusual vector, "
         "those that erase most or are expected to push most, and random ones. Tokens that may reach their "
@@ -184,7 +185,7 @@ def _plan_facts(plan: ProfilePlanRecord) -> dict[str, Any]:
     return facts
 
 
-def describe_figures(rule: Rule) -> list[Figure]:
+def describe_figures(rule: RuleSettings) -> list[Figure]:
     """Describe three figures: the distributions of both measures, and push against erased share."""
     return [
         Distribution(

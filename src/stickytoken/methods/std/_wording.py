@@ -15,12 +15,12 @@ from stickytoken.methods import (
     Scatter,
     base,
 )
-from stickytoken.methods.stored_settings import StoredSettings
 from stickytoken.unit_vectors import Similarity
 
 if TYPE_CHECKING:
     from stickytoken.methods.std.records import StdPlanRecord, StdResultRecord
     from stickytoken.methods.std.validation import StdEvidence
+    from stickytoken.settings.std import StdSettings
 
     Run: TypeAlias = base.FinishedRun[StdPlanRecord, StdResultRecord]
 
@@ -143,12 +143,12 @@ def _key_facts(run: Run) -> list[Fact]:
     ]
 
 
-def _describe_method(settings: StoredSettings) -> str:
+def _describe_method(settings: StdSettings) -> str:
     return (
         "The method of Chen et al. (ACL 2025): every token was scored on a few sentence pairs, with 1 to "
-        f"{settings.text('copies')} copies at the beginning, at the end or between words. The "
-        f"{settings.number('candidate_share'):.2%} of the tokens with the best scores were validated on "
-        f"{settings.number('validation_pairs'):g} pairs below the mean similarity. Outliers among these "
+        f"{settings.copies} copies at the beginning, at the end or between words. The "
+        f"{settings.candidate_share:.2%} of the tokens with the best scores were validated on "
+        f"{settings.validation_pairs} pairs below the mean similarity. Outliers among these "
         "candidates are called sticky."
     )
 
@@ -161,10 +161,9 @@ def _plan_facts(plan: StdPlanRecord) -> dict[str, Any]:
 
 def describe_figures(run: Run) -> list[Figure]:
     """Describe three figures: scores of tokens, rates of candidates, and rates against lifts."""
-    # Every token has an exact score in runs with few tokens or with `scores=all`, and in runs by older
-    # versions, which stored no sampled scores. In other runs, exact scores are known mainly for the
-    # random sample and for the best tokens. The figure shows only the sample, because with the best
-    # tokens it would no longer show the distribution over the vocabulary.
+    # Every token has an exact score in runs with few tokens or with `scores=all`. In other runs, exact
+    # scores are known mainly for the random sample and for the best tokens. The figure shows only the
+    # sample, because with the best tokens it would no longer show the distribution over the vocabulary.
     has_all_scores = run.tokens["sticky_score"].null_count() == 0
     shown_tokens = "all examined tokens" if has_all_scores else "random tokens"
     return [
