@@ -163,7 +163,7 @@ class Why:
             "model": self.model,
             "run": self.run,
             "similarity": self.similarity,
-            "u": self.u,
+            "u": self.u,  # the mean similarity, as the paper calls it
             "without_sticky": self.without_sticky,
             "declared_similarity": str(self.declared_similarity),
             "strongest": [asdict(pair) for pair in self.strongest(top)],

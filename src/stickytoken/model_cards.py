@@ -81,8 +81,8 @@ def _list_tokens(run: Run) -> list[str]:
     if "erased" in run.sticky.columns:
         heading += (
             ". *Erased* is how much less of a text's meaning copies of the token leave than copies of an "
-            "ordinary token do; *push* is in how many times as many wrong results a document with eight "
-            "copies is"
+            "ordinary token do; *push* is the factor by which eight copies multiply a document's wrong "
+            "results"
         )
     paragraphs = [f"{heading}:", "\n".join(items)]
     if general_sentences:

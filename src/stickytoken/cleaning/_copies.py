@@ -366,7 +366,7 @@ _UNITS_PER_DENSE = 5
 _SINGLE_SPACED_SHARE = 0.9
 # A word with many copies counts as the subject of the text, not as planted, if the number of copy pairs that
 # share a neighbour exceeds this multiple of the number expected by chance.
-_TIMES_CHANCE_UNFLAGGED = 1.6
+_MOST_TIMES_CHANCE = 1.6
 # Copies are regular if there are at least `_REGULAR_COPIES`, or `_REGULAR_CLOSE_COPIES` close together, and
 # if the largest distance between neighbours is at most `_UNEVEN` times the smallest distance, plus one unit.
 _REGULAR_COPIES = 6
@@ -433,7 +433,7 @@ def _seem_planted_by_number(document: Document, positions: Sequence[int]) -> boo
     if not (is_many or is_dense) or document.single_spaced_share(positions) < _SINGLE_SPACED_SHARE:
         return False
     neighbours = document.neighbour_statistics(positions)
-    has_random_neighbours = neighbours.matching_pairs <= _TIMES_CHANCE_UNFLAGGED * neighbours.expected_pairs
+    has_random_neighbours = neighbours.matching_pairs <= _MOST_TIMES_CHANCE * neighbours.expected_pairs
     has_varied_neighbours = neighbours.distinct_share >= _VARIED_SHARE
     return (is_many and has_random_neighbours) or (is_dense and has_varied_neighbours)
 

@@ -188,14 +188,13 @@ class _Buffer:
         """Return how many bytes have been read."""
         return self._start + len(self._bytes)
 
-    def take_until(self, end: int | None = None) -> bytes:
-        """Return the bytes up to a position in the stream, and drop these bytes from memory.
+    def take_all(self) -> bytes:
+        """Return the bytes that are held in memory, and drop them from memory."""
+        return self.take_until(self._start + len(self._bytes))
 
-        Args:
-            end: The position, counted from the first byte of the stream. If None, all bytes that are held in
-                memory are returned.
-        """
-        size = len(self._bytes) if end is None else end - self._start
+    def take_until(self, end: int) -> bytes:
+        """Return the bytes up to a position of the whole stream, and drop them from memory."""
+        size = end - self._start
         taken = bytes(self._bytes[:size])
         del self._bytes[:size]
         self._start += size
@@ -228,7 +227,7 @@ def _rewrite_lines(
             yield line
             # The reader asks for the next line, so the record of this one has been written. What is left in
             # the buffer belongs to no record: a blank or unreadable line, or a line ending.
-            output.write(buffer.take_until())
+            output.write(buffer.take_all())
             output.flush()
 
     is_first_document = True
@@ -267,7 +266,7 @@ def _rewrite_lines(
                 raw_record = _revise_record(written, row, record, cuts_by_part, source, reader.dialect)
             output.write(raw_record + line_end)
         # The remaining bytes belong to no record.
-        output.write(buffer.take_until())
+        output.write(buffer.take_all())
 
 
 def _revise_record(

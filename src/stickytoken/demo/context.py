@@ -240,8 +240,8 @@ class SharedModel:
 TEXT_CHARACTERS = 1000
 COPIES = 32
 _TOKEN_CHARACTERS = 200
-# Ids of this size or larger are rejected, because no vocabulary is that large.
-_FIRST_ABSURD_ID = 10**9
+# No vocabulary has ids with more digits.
+_MOST_DIGITS_OF_ID = 9
 
 
 def check_text(name: str, text: object) -> str:
@@ -277,9 +277,9 @@ def check_placement(value: object) -> Placement:
 def check_token_id(value: object) -> int:
     """Return the id of a token that a visitor chose from a list (as a number) or a table (as text)."""
     # Digits are counted before the conversion, because Python refuses to convert very many.
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= _MOST_DIGITS_OF_ID:
         return int(value)
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _FIRST_ABSURD_ID:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**_MOST_DIGITS_OF_ID:
         return value
     raise InputError("no token with that id: choose one from the list")
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 Floats: TypeAlias = NDArray[np.float64]
 
 # Increment this when a code change alters the results for the same inputs.
-_IDENTITY_VERSION = 5
+_IDENTITY_VERSION = 6
 # Number of vocabulary entries whose pooled vectors are computed at a time. The hidden states of all entries
 # at once could need more memory than the model itself.
 _ENTRIES_AT_A_TIME = 64
@@ -109,13 +109,12 @@ class Job:
 
     def list_identity_parts(self, token_id: int, match: BenignMatch) -> dict[str, Any]:
         """Return everything that can change the explanation of a token, as JSON values keyed by name."""
-        # What the run says about the token, keyed by column; empty without a verdict.
-        run_columns: dict[str, Any] = {}
+        # What the run says about the token, keyed by column; None without a verdict.
+        run_columns: dict[str, Any] | None = None
         if self.run is not None:
             rows = self.run.tokens.filter(token_id=token_id).to_dicts()
             if rows and rows[0]["verdict"] is not None:
                 run_columns = {name: rows[0].get(name) for name in RUN_COLUMNS}
-        part_of_run = {"run": run_columns} if run_columns else {}
         return identity_of(
             _IDENTITY_VERSION,
             self.inspector.encoder.identify(),
@@ -125,8 +124,7 @@ class Job:
             carriers=digest([[carrier.text, carrier.template] for carrier in self.material.carriers]),
             anchors=digest(self.material.anchors),
             mean_similarity=None if self.run is None else self.run.mean_similarity,
-            run_verdict=run_columns.get("verdict"),
-            **part_of_run,
+            run=run_columns,
         )
 
     def explain(
@@ -176,7 +174,7 @@ class Job:
         tables = self._make_tables(token_id, match, measured, attribution)
         measures = tables["measures"].to_dicts()
         differences = find_differences(measures)
-        run_columns = identity_parts.get("run")
+        run_columns = identity_parts["run"]
         rows_by_table = {
             name: table.drop("token_id", "token", strict=False).to_dicts()
             for name, table in tables.items()
@@ -186,7 +184,7 @@ class Job:
             token_id=token_id,
             token=token,
             category=self._find_category(token_id),
-            run_verdict=identity_parts["run_verdict"],
+            run_verdict=None if run_columns is None else run_columns["verdict"],
             verdict=describe_verdict(token, token_id, measures, differences, len(match.tokens), run_columns),
             findings=tuple(differences),
             same_category=match.same_category,

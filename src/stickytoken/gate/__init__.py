@@ -247,6 +247,7 @@ def _list_findings(scan: Scan, failing_kinds: Collection[str]) -> list[Finding]:
 def _summarize_documents(
     scan: Scan, failing_kinds: Collection[str], *, are_columns_chosen: bool
 ) -> CheckedDocuments:
+    """Return what a scan found, and how much of it makes the check fail."""
     failing_documents = filter_by_kind(scan, failing_kinds)
     return CheckedDocuments(
         collection=scan.record.documents,

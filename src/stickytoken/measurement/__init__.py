@@ -295,6 +295,8 @@ class ResultFolder:
     def locked(self) -> Iterator[None]:
         """Create the folder if necessary, and lock it against other processes during the block.
 
+        After the block, the time of the session is recorded, if one was begun.
+
         Raises:
             RunError: another process is writing to the folder, or the folder cannot be created.
         """

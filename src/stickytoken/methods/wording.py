@@ -196,8 +196,9 @@ RESULT_COLUMNS = (
 def result_table(rule: RuleSettings, tokens: pl.DataFrame, documents: int | None) -> pl.DataFrame:
     """Return the rows of `RESULT_COLUMNS` for tokens of a run with this rule.
 
-    The share of queries that find their document has no interval here and can rest on eight queries. So it
-    is left out for a token that was not measured in all ``documents`` that receive copies.
+    The share of queries that find their document is left out for a token that was measured in fewer than all
+    ``documents`` that receive copies: it has no interval here, and four documents have only eight queries.
+    ``documents`` is None if nothing was measured in documents.
 
     The vector is "unusual" or empty. The verdict includes the severity of a flagged token. For an unflagged
     token that was measured in the confirming carriers, it includes the first interval whose upper end

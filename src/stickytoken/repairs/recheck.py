@@ -343,8 +343,8 @@ class Recheck:
         """Measure tokens in the carriers, and compare them with the ordinary tokens.
 
         Returns:
-            The measures that the rule uses, of the tokens and of the ordinary tokens, and the contraction of
-            the ordinary token.
+            The measures that the rule uses, of the tokens and of the ordinary tokens, and the median
+            contraction of the ordinary ones.
         """
         measured = join_tokens(self._ordinary, self._measure_in_carriers(copies))
         is_ordinary = np.isin(measured.ids, self._ordinary.ids)
@@ -357,7 +357,7 @@ class Recheck:
         documents_of_all = join_documents([self._ordinary_in_documents, in_documents])
         estimates = RuleInputs(
             ids=measured.ids,
-            erased=Intervals(*(np.where(is_split, np.nan, end) for end in erased)),
+            erased=Intervals(*(np.where(is_split, np.nan, column) for column in erased)),
             push=push_of(measured.ids, documents_of_all),
             vector_deviation=deviations_of(measured.ids, self._vector_deviations),
             # All tokens are measured in all carriers, as a run does in its last round only.

@@ -123,7 +123,7 @@ class EndpointEncoder(TextEncoderBase):
             with suppress(ValidationError):  # raised for a record of another version
                 return ServerBehaviour.model_validate_json(stored)
         tokenizer_known = not isinstance(self.tokenizer, CandidateVocabulary)
-        behaviour = ask_server(self.client, self.count, max_length, tokenizer_known)
+        behaviour = ask_server(self.client, self.count_tokens, max_length, tokenizer_known)
         self.answers.note(fact_name, behaviour.model_dump_json())
         self.session.requests_since_check = 0
         return behaviour
@@ -293,7 +293,7 @@ class EndpointEncoder(TextEncoderBase):
         """
         batches: list[list[str]] = []
         batch_tokens = 0
-        for length, text in sorted(zip(self.count(texts), texts, strict=True)):
+        for length, text in sorted(zip(self.count_tokens(texts), texts, strict=True)):
             exceeds_tokens = batch_tokens + length > _MOST_TOKENS
             if not batches or exceeds_tokens or len(batches[-1]) == MOST_TEXTS:
                 batches.append([])
@@ -302,13 +302,13 @@ class EndpointEncoder(TextEncoderBase):
             batch_tokens += length
         return batches
 
-    def count(self, texts: Sequence[str]) -> list[int]:
+    def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """Return the number of tokens in each text, according to the user's tokenizer."""
         return list(map(len, self.tokenizer.encode_many(texts)))
 
     def count_by_server(self, texts: Sequence[str]) -> float:
         """Return the number of tokens that the server is expected to count for the given texts."""
-        own_tokens = sum(self.count(texts)) * self.server.tokens_per_unit
+        own_tokens = sum(self.count_tokens(texts)) * self.server.tokens_per_unit
         return own_tokens + self.server.overhead * len(texts)
 
     def require_same_model(self) -> None:
@@ -320,7 +320,7 @@ class EndpointEncoder(TextEncoderBase):
         """
         # Answers that other processes get during this check wait for the next one.
         unchecked = self.answers.unchecked()
-        lowest_cosine = self.server.drift(vectors_of_fixed_texts(self.client, self.count))
+        lowest_cosine = self.server.drift(vectors_of_fixed_texts(self.client, self.count_tokens))
         if lowest_cosine is not None:
             self.answers.forget_unchecked()
             raise ModelError(

@@ -353,7 +353,11 @@ def measure_in_all_documents(
 def _estimate_push(
     wrong_results: NDArray[np.bool_], panel: DocumentPanel, settings: ProfileSettings
 ) -> Intervals:
-    """Return the push of T tokens by their wrong results in the first n documents, shape (T, M, n)."""
+    """Return the push of T tokens.
+
+    ``wrong_results`` says which of the M queries have which of the first n documents among their wrong
+    results, shape (T, M, n).
+    """
     count = wrong_results.shape[2]
     return push_ratios(
         wrong_results,
