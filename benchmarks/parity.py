@@ -367,15 +367,24 @@ def check_bounds(results: Results, scored_by_bounds: pl.DataFrame, scored_exactl
     )
 
 
-def resume() -> None:
-    """Measure peak memory, then kill short runs at random moments and continue them.
+# Options of the short runs that are killed. With so many tokens of `std`, some are ruled out by bounds, in
+# several rounds.
+KILLED_RUNS = {
+    "std": "--sample 1100 --set validation-pairs=4 --set scoring-pairs=1 --set copies=4",
+    "profile": "--sample 100",
+}
+
+
+def resume(method: str = "std") -> None:
+    """Kill short runs of a method at random moments and continue them; with std, also measure peak memory.
 
     The continued runs must write the same table, byte for byte, as an uninterrupted run. All runs use the
     CPU. This command works only on Linux.
     """
-    results = Results("parity-resume", model=MINILM)
-    check_peak_memory(results)
-    kill_and_resume(results)
+    results = Results("parity-resume" if method == "std" else f"resume-{method}", model=MINILM)
+    if method == "std":
+        check_peak_memory(results)
+    kill_and_resume(results, ["--method", method, *KILLED_RUNS[method].split()])
     results.finish()
 
 
@@ -390,12 +399,9 @@ def check_peak_memory(results: Results) -> None:
     )
 
 
-def kill_and_resume(results: Results) -> None:
+def kill_and_resume(results: Results, options: list[str]) -> None:
     """Kill a short run at random moments, continue it, and check that the bytes of its table are the same."""
     generator = random.Random(0)
-    # With so many tokens, some are ruled out by bounds, in several rounds.
-    options = ["--method", "std", "--sample", "1100"]
-    options += ["--set", "validation-pairs=4", "--set", "scoring-pairs=1", "--set", "copies=4"]
 
     def table_of_finished_run(folder: Path) -> bytes:
         """Start the run in this folder, or continue it. Return the bytes of tokens.parquet."""
