@@ -180,6 +180,15 @@ def special_tokens(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer) -> lis
     return [token for token in vocabulary.available if token.id in tokenizer.marked_ids]
 
 
+def frame_with_special(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer) -> pl.DataFrame:
+    """Return the table of a vocabulary, with a column that says which entries are `special_tokens`.
+
+    Some vocabularies have tags of HTML as ordinary entries, so the text of an entry does not tell.
+    """
+    special_ids = [token.id for token in special_tokens(vocabulary, tokenizer)]
+    return vocabulary.frame().with_columns(special=pl.col("token_id").is_in(special_ids))
+
+
 # An entry whose text encodes to the entry itself is nevertheless unreachable if the embedding matrix has no
 # row for the entry. Maps the category of an entry that has a row to the category of an entry without a row.
 _WITHOUT_ROW = {

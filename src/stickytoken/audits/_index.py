@@ -148,8 +148,9 @@ def read_index(
     if vectors is not None:
         vectors.require_rows(len(records))
     documents = tuple(document for document in readable if document.text.strip())
-    if queries is None and isinstance(source, (str, Path)) and (Path(source) / QUERIES).is_file():
-        queries = Path(source) / QUERIES
+    if queries is None and isinstance(source, (str, Path)):
+        beside = Path(source).expanduser() / QUERIES
+        queries = beside if beside.is_file() else None
     judged_queries = _read_judged_queries(queries, source_column, settings)
     answering_ids = {document_id for query in judged_queries for document_id in query.answering_ids}
     if answering_ids.isdisjoint(document.id for document in documents):
@@ -253,7 +254,7 @@ def _read_judged_queries(
     """
     if not isinstance(source, (str, Path)):
         return []
-    path = Path(source)
+    path = Path(source).expanduser()
     if path.name != QUERIES or not holds_judgements(path.parent):
         return []
     files = read_retrieval(path.parent)

@@ -158,6 +158,10 @@ def measure_stuffed(job: AuditJob, runner: Runner, tokens: Sequence[Token], pane
     confidence = job.rule.confidence
     weights_of = {token.id: panel.weights * queries.find_lacking(token)[:, None] for token in tokens}
     measurable = [token for token in tokens if (panel.is_wrong_result * weights_of[token.id]).any()]
+    if not measurable:
+        raise InputError(
+            "no token can be measured: all queries with a wrong result contain it, so pass more queries"
+        )
     measurable.sort(key=lambda token: token.id)
     results = panel.measure(runner, measurable, STUFFED)
     answered = [row for row, token in enumerate(measurable) if token.id not in runner.unanswered]

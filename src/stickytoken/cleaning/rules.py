@@ -232,15 +232,8 @@ def rules_of_run(run: Run) -> CleaningRules:
     """Return the rules for the tokens that a run flags and the special tokens of its model."""
     import polars as pl
 
-    from stickytoken.vocabulary import Kind, WordMark, kind_of
-
-    vocabulary = run.vocabulary.filter(pl.col("category").is_in(("OK", "OK_SPECIAL")))
-    specials = []
-    for token, decoded, category in vocabulary.select("token", "decoded", "category").iter_rows():
-        text = decoded.strip()
-        is_special = kind_of(token, decoded, category, WordMark.NONE) is Kind.SPECIAL
-        if is_special and len(text) >= _SHORTEST_SPECIAL:
-            specials.append(text)
+    texts_of_special = [str(text).strip() for text in run.vocabulary.filter("special")["decoded"]]
+    specials = [text for text in texts_of_special if len(text) >= _SHORTEST_SPECIAL]
     sticky = run.tokens.filter(pl.col("verdict") == "sticky")["decoded"]
     texts = [str(text).strip() for text in sticky]
     return CleaningRules(

@@ -75,6 +75,7 @@ class Sentences:
         unknown: Share of characters that the model's tokenizer does not know; None if not measured yet.
         bundled: Whether this is the package's own corpus.
         reading: What was read of a file, in words; empty if the sentences come from elsewhere.
+        columns: Which columns of a file they are, as the user chose; empty if they were found by name.
 
     Examples:
         >>> stickytoken.load_sentences("documents.jsonl").texts[0]
@@ -90,6 +91,7 @@ class Sentences:
     unknown: float | None = None
     bundled: bool = False
     reading: str = field(default="", compare=False)
+    columns: Columns = field(default_factory=Columns, compare=False)
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -210,7 +212,7 @@ def _read_sentences(sources: Iterable[str | Path], columns: NamedColumns, name: 
         records = counted(len(skipped), "record")
         message = f"{name}: left out {records} without readable text, the first of them {first}"
         warnings.warn(message, StickyTokenWarning, stacklevel=3)
-    return replace(collect_sentences(texts, name), reading=meter.summary())
+    return replace(collect_sentences(texts, name), reading=meter.summary(), columns=columns.text)
 
 
 def _is_missing(value: object) -> bool:

@@ -42,7 +42,7 @@ from stickytoken.methods import METHODS, base, choose_method, method_named
 from stickytoken.methods.runner import Runner, shard_probes_for
 from stickytoken.settings import choose_insertion
 from stickytoken.unit_vectors import Similarity
-from stickytoken.vocabulary import CandidateTokenizer, categorize, choose_joinings
+from stickytoken.vocabulary import CandidateTokenizer, categorize, choose_joinings, frame_with_special
 
 __all__ = ["Run", "detect", "open_run", "probe"]
 
@@ -185,7 +185,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
                 plan = folder.read_plan(record.method) or _make_plan(question.method, job, runner)
                 begin()
                 folder.write_record(store.PLAN_FILE, plan)
-                folder.write_table(store.VOCABULARY_FILE, vocabulary.frame())
+                folder.write_table(store.VOCABULARY_FILE, frame_with_special(vocabulary, tokenizer))
                 table, result = question.method.compute(job, plan, runner, folder)
                 folder.write_table(store.TOKENS_FILE, runner.without_unanswered(table))
                 confirm_answers(encoder)
@@ -310,6 +310,7 @@ def _corpus_record(corpus: readers.Sentences | readers.PairCorpus) -> run_folder
         blank=corpus.blank,
         duplicates=corpus.duplicates,
         too_long=corpus.too_long,
+        columns=corpus.columns,
     )
 
 

@@ -202,8 +202,9 @@ class Run:
 
     @property
     def vocabulary(self) -> pl.DataFrame:
-        """All vocabulary entries with their categories."""
-        return self._folder.read_table(VOCABULARY_FILE)
+        """All vocabulary entries with their categories, and which of them are special tokens."""
+        columns = ("token_id", "token", "decoded", "category", "special")
+        return self._folder.read_table(VOCABULARY_FILE, columns)
 
     @property
     def normalizer(self) -> str | None:

@@ -30,6 +30,7 @@ from stickytoken.settings import part_of
 from stickytoken.settings.endpoint import EndpointOptions
 from stickytoken.settings.loading import RecordedLoading
 from stickytoken.settings.prompting import Prompting
+from stickytoken.settings.reading import Columns
 
 # Version of the files in a run folder. A change to an optional file (evidence, report) needs no new version.
 SCHEMA_VERSION = 6
@@ -193,6 +194,7 @@ class CorpusRecord(resume.Record):
     duplicates: int = 0  # number of repeated sentences that were left out
     too_long: int = 0  # number of sentences that were left out because they are too long
     unknown: float | None = None  # share of characters that the tokenizer does not know
+    columns: Columns = Columns()  # the columns of a file with sentences that the user chose
 
 
 class RunRecord(resume.MeasurementRecord):

@@ -139,7 +139,7 @@ def make_folder(folder: Path) -> None:
 
 
 def move_folder(folder: Path, target: Path) -> None:
-    """Flush a folder to disk, and rename it to a target that does not exist yet.
+    """Flush a folder to disk, and rename it to a target that does not exist yet or is an empty folder.
 
     Raises:
         RunError: the target cannot be written.
@@ -150,6 +150,8 @@ def move_folder(folder: Path, target: Path) -> None:
                 sync_folder(path)
             else:
                 _sync_file(path)
+        with suppress(FileNotFoundError):
+            target.rmdir()  # Windows renames no folder to an existing one
         folder.replace(target)
         sync_folder(target.parent)
 

@@ -18,7 +18,7 @@ class WholeProgress:
 
     def __init__(self, label: str, texts: Mapping[str, int], progress: ProgressCallback) -> None:
         self._label = label
-        self._texts = {stage: max(1, count) for stage, count in texts.items()}
+        self._texts = {stage: count for stage, count in texts.items() if count}
         self._steps: dict[str, Progress] = {}
         self._progress = progress
 

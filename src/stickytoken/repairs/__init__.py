@@ -185,7 +185,7 @@ def _choose_corpus(run: Run, sentences: SentenceSource | None) -> tuple[Sentence
     # A corpus of pairs, for which the run records no number of sentences, cannot be loaded as sentences.
     has_sentences = run_corpus.sentences is not None
     if has_sentences and Path(run_corpus.source).is_file():
-        return load_sentences(Path(run_corpus.source)), None
+        return load_sentences(Path(run_corpus.source), run_corpus.columns), None
     note = (
         f"verified on {corpus.source}, because the corpus of the run, {run_corpus.source}, "
         "cannot be read again: pass sentences to verify on your own texts"

@@ -604,6 +604,8 @@ def predict_push(effects: Effects, panel: DocumentPanel) -> NDArray[np.float64]:
     weights = np.where(panel.is_answer, 0.0, panel.weights).astype(np.float32)
     queries = panel.search.queries.astype(np.float32)
     wrong_without = float((weights * (before > limits)).sum())
+    if not wrong_without:  # there is nothing that copies could multiply
+        return np.ones(len(effects.ids))
     predictions = np.empty(len(effects.ids))
     for start in range(0, len(effects.ids), _BLOCK_ROWS):
         block = slice(start, start + _BLOCK_ROWS)
