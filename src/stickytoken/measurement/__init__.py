@@ -67,8 +67,7 @@ def open_atomically(path: Path) -> Iterator[BinaryIO]:
         with _writing(path):
             if target.is_symlink():
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-            file = temporary.open("xb", buffering=0)
-        with _NamedStream(file, path) as stream:
+        with _NamedStream(temporary, path) as stream:
             yield stream
             stream.flush()
             with _writing(path):
@@ -101,9 +100,13 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) 
 class _NamedStream(io.BufferedWriter):
     """Writes a temporary file. An error names the path that it is meant for."""
 
-    def __init__(self, file: io.FileIO, path: Path) -> None:
-        super().__init__(file)
+    def __init__(self, temporary: Path, path: Path) -> None:
         self._path = path
+        # Without `_writing`, because Ctrl-C at its end would leave the file open.
+        try:
+            super().__init__(temporary.open("xb", buffering=0))
+        except OSError as error:
+            raise _make_error(path, error) from error
 
     def write(self, content: ReadableBuffer, /) -> int:
         with _writing(self._path):
@@ -119,13 +122,16 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = f"{path} cannot be written: {error.strerror or error}"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            reason = (
-                f"no space left to write {path}: free some space and run the same command again; "
-                "it continues where it stopped"
-            )
-        raise RunError(reason) from error
+        raise _make_error(path, error) from error
+
+
+def _make_error(path: Path, error: OSError) -> RunError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return RunError(
+            f"no space left to write {path}: free some space and run the same command again; "
+            "it continues where it stopped"
+        )
+    return RunError(f"{path} cannot be written: {error.strerror or error}")
 
 
 def make_folder(folder: Path) -> None:
