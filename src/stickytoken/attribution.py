@@ -447,7 +447,7 @@ def _describe_cause(result: Why, pairs: Sequence[TokenPair]) -> str:
     if result.without_sticky is not None:
         tokens = "that token" if result.sticky_count == 1 else f"these {result.sticky_count} tokens"
         sentence += f" Without {tokens}, the cosine is {result.without_sticky:.3f}."
-    return f"{sentence} See: stickytoken repair {quote(result.run)} --out YOUR_FOLDER"
+    return f"{sentence} What to do: stickytoken show {quote(result.run)}"
 
 
 def _describe_recurring_part(result: Why, pairs: Sequence[TokenPair]) -> str | None:

@@ -154,7 +154,7 @@ def test_sticky_tokens_of_the_run_are_marked_and_deleted(planted_run, planted_fo
     assert explanation.u == run.mean_similarity
     last_sentence = summary(explanation)[-1]
     assert repr(sticky) in last_sentence
-    assert f"stickytoken repair {run.path}" in last_sentence
+    assert f"stickytoken show {run.path}" in last_sentence
     with pytest.raises(RunError, match=naming(run.path)):
         why(architectures.static_model(), FIRST, SECOND, run=planted_run)
 

@@ -277,3 +277,13 @@ def test_the_worst_token_is_the_one_that_does_most_to_these_documents(finished):
     extents = [extent(row) for row in decided.to_dicts()]
     assert len(set(extents)) > 2
     assert extents == sorted(extents, reverse=True)
+
+
+def test_the_home_folder_is_found_for_documents_queries_and_judgements(
+    judged, judged_folder, tampered_run, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("HOME", str(judged_folder.parent))
+    monkeypatch.setenv("USERPROFILE", str(judged_folder.parent))
+    again = audit(tampered_run, f"~/{judged_folder.name}", settings=SMALL, out=tmp_path / "audit")
+    assert again.result.answers == judged.result.answers
+    assert again.tokens.equals(judged.tokens)

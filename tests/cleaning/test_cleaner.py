@@ -2,21 +2,24 @@
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from contextlib import contextmanager, suppress
 
+import polars as pl
 import pytest
 from hypothesis import given, settings, strategies as st
 from typer.testing import CliRunner
 
 import tokenizers_of_kinds as kinds
 from naming import naming, says
-from stickytoken import Cleaner
+from stickytoken import Cleaner, open_run
 from stickytoken.cleaning import CleaningRules, Fix, SpanKind, find_spans, spans
 from stickytoken.cleaning.files import clean_document
+from stickytoken.cleaning.rules import rules_of_run
 from stickytoken.cli.app import app
 from stickytoken.data.documents import Document
 from stickytoken.errors import InputError, RunError
@@ -407,6 +410,24 @@ def test_the_rules_of_a_run_can_be_written_and_used(planted_run, tmp_path):
     assert f"{len(cleaner.rules.words)} words" in errors
     assert "<|endoftext|>" in cleaner.rules.specials
     assert cleaner.source["identity"]
+
+
+def test_a_tag_that_is_an_ordinary_entry_stays_in_documents(planted_run, tmp_path):
+    """As in the vocabulary of Gemma, which has tags of HTML beside its special tokens."""
+    folder = tmp_path / "run"
+    shutil.copytree(planted_run, folder)
+    vocabulary = open_run(folder).vocabulary
+    is_special = pl.col("special")
+    ordinary_id = vocabulary.filter(~is_special, category="OK")["token_id"][0]
+    renamed = pl.when(token_id=ordinary_id).then(pl.lit("<table>"))
+    vocabulary.with_columns(
+        token=renamed.otherwise("token"), decoded=renamed.otherwise("decoded")
+    ).write_parquet(folder / "vocabulary.parquet")
+    rules = rules_of_run(open_run(folder))
+    assert "<table>" not in rules.specials
+    assert set(vocabulary.filter(is_special, category="OK")["decoded"]) <= set(rules.specials)
+    text = "<table> of wings"
+    assert Cleaner(rules)(text) == text
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What a detection looks at, where it writes, and what it refuses."""
 
 import dataclasses
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ import profiled
 import stickytoken
 import tiny
 from naming import naming
-from stickytoken import detect, explain, impact, load_encoder, open_run
+from stickytoken import detect, explain, impact, load_encoder, load_sentences, open_run
 from stickytoken.data.metrics import SimilarityTask
 from stickytoken.detection.run import encoder_for, is_run, model_difference, require_same_model
 from stickytoken.detection.run_folder import RunFolder
@@ -23,6 +24,7 @@ from stickytoken.insertion import Insertion
 from stickytoken.loading import DeferredModel
 from stickytoken.measurement import default_folder, folder_name
 from stickytoken.methods.std.plan import encode_texts
+from stickytoken.repairs import _choose_corpus
 
 
 @pytest.mark.slow
@@ -283,3 +285,15 @@ def test_a_model_is_loaded_once_and_not_before_everything_else_was_checked(encod
     assert loaded == []
     assert load_encoder(model) is load_encoder(model) is encoder
     assert loaded == [encoder]
+
+
+def test_the_columns_of_the_texts_are_recorded_and_read_again(encoder, tmp_path):
+    sentences = planted.small_corpus().texts
+    rows = [json.dumps({"title": f"title {number}", "body": text}) for number, text in enumerate(sentences)]
+    path = tmp_path / "texts.jsonl"
+    path.write_text("\n".join(rows), "utf-8")
+    corpus = load_sentences(path, "body")
+    run = detect(encoder, sentences=corpus, settings=planted.SMALL, sample=5, out=tmp_path / "run")
+    read_again, note = _choose_corpus(open_run(run.path), None)
+    assert note is None
+    assert read_again.texts == corpus.texts

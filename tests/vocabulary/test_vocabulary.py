@@ -20,6 +20,7 @@ from stickytoken.vocabulary import (
     Vocabulary,
     WordMark,
     categorize,
+    frame_with_special,
     kind_of,
     match_apart,
     match_benign,
@@ -381,3 +382,15 @@ def test_the_kind_of_an_entry(token, decoded, category, mark, kind):
 )
 def test_the_script_is_that_of_most_letters(text, script):
     assert script_of(text) == script
+
+
+def test_only_what_the_tokenizer_marks_is_special():
+    """A tag of HTML may be an added token, as in Gemma, and looks like a special one."""
+    bare = Tokenizer(models.WordLevel({"<unk>": 0, "wing": 1}, unk_token="<unk>"))
+    bare.pre_tokenizer = pre_tokenizers.Whitespace()
+    bare.add_tokens(["<table>"])
+    bare.add_special_tokens(["<eos>"])
+    tokenizer = HuggingFaceTokenizer(bare)
+    frame = frame_with_special(categorize(tokenizer), tokenizer)
+    assert frame.filter(category="OK", special=False)["token"].to_list() == ["wing", "<table>"]
+    assert frame.filter("special")["token"].to_list() == ["<eos>"]

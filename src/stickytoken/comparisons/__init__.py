@@ -98,8 +98,7 @@ class ComparedRun:
             return None
         measured = tokens.drop_nulls(measure.key)
         if "confirmed" in measured.columns and measured["confirmed"].any():
-            # Sticky tokens are kept even if they are not confirmed, because an older rule did not confirm
-            # tokens.
+            # A token may be sticky by its push alone, without having been confirmed.
             measured = measured.filter(pl.col("confirmed") | (pl.col("verdict") == "sticky"))
         if measured.is_empty():
             return None

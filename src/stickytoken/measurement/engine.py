@@ -176,9 +176,6 @@ class MemoryShards:
         return frame
 
 
-NO_COST = ShardCost(0, 0)
-
-
 def run_work(
     work: Work[Item, Prepared],
     shards: Sequence[Shard[Item]],
@@ -188,7 +185,6 @@ def run_work(
     progress: ProgressCallback,
     *,
     title: str | None = None,
-    shared_cost: ShardCost = NO_COST,
 ) -> list[pl.DataFrame]:
     """Compute the shards that a store lacks, keep them there, and return the tables of all shards.
 
@@ -200,7 +196,6 @@ def run_work(
         store: keeps the shards.
         progress: called before the first shard, and then after every shard.
         title: name of the stage in progress reports; if None, the name of the work.
-        shared_cost: the cost of what all shards need. It is stored once, with the first of them.
 
     Returns:
         One table per shard, in the order of ``shards``.
@@ -221,11 +216,8 @@ def run_work(
     sequences = 0
     for result in engine.compute(work, missing):
         index = result.shard.index
-        cost = result.cost
-        if index == 0:
-            cost = ShardCost(cost.seconds + shared_cost.seconds, cost.sequences + shared_cost.sequences)
-        tables[index] = store.write_shard(work.name, index, result.rows, cost)
+        tables[index] = store.write_shard(work.name, index, result.rows, result.cost)
         computed += rows.size(result.shard)
-        sequences += cost.sequences
+        sequences += result.cost.sequences
         progress(Progress(title, done_earlier + computed, total, computed, sequences, unit=rows.unit))
     return [tables[shard.index] for shard in shards]

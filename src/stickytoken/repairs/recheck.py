@@ -333,7 +333,7 @@ class Recheck:
             )
         ordinary_push = None
         if self._ordinary_in_documents is not None:
-            ordinary_push = float(np.median(self._ordinary_in_documents.push.value))
+            ordinary_push = present(float(np.median(self._ordinary_in_documents.push.value)))
         found_without = None if in_documents is None else in_documents.found_without
         return RecheckedTokens(tokens, reaches, ordinary_push, found_without, ordinary_contraction)
 

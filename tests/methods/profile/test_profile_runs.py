@@ -2,6 +2,7 @@
 
 import functools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -17,8 +18,10 @@ from stickytoken.detection import probe
 from stickytoken.errors import InputError, RunError
 from stickytoken.gate import check
 from stickytoken.insertion import Insertion
+from stickytoken.measurement import ResultFolder
 from stickytoken.methods.profile import TOKEN_COLUMNS
-from stickytoken.methods.profile.estimates import read_effects
+from stickytoken.methods.profile.estimates import read_effects, write_effects
+from stickytoken.methods.statistics import Effects
 
 pytestmark = pytest.mark.slow  # whole runs
 
@@ -297,3 +300,15 @@ def test_a_sample_and_the_same_tokens_named_are_two_runs(encoder, tmp_path):
     ids = sampled.tokens["token_id"].to_list()
     with pytest.raises(RunError, match="sampled"):
         detect_profile(encoder, tmp_path / "sampled", tokens=ids)
+
+
+def test_pulls_that_would_take_too_much_space_are_kept_on_their_main_axes(tmp_path):
+    """Pulls in a plane need no more than two axes, however many dimensions the model has."""
+    generator = np.random.default_rng(3)
+    plane, _ = np.linalg.qr(generator.normal(size=(16, 2)))
+    pull = (generator.normal(size=(50, 2)) @ plane.T).astype(np.float16)
+    effects = Effects(np.arange(50), np.zeros(50), pull)
+    folder = ResultFolder(tmp_path)
+    write_effects(folder, SimpleNamespace(ids=effects.ids, effects=effects), most_bytes=2 * 2 * 50)
+    assert folder.read_table("effects_axes.parquet")["axis"].to_numpy().shape == (2, 16)
+    assert read_effects(tmp_path).pull == pytest.approx(pull, abs=0.01)
