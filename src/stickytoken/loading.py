@@ -522,8 +522,8 @@ def require_embedding_model(name: str, revision: str | None = None) -> None:
     resolution.require_embedding_files(resolution.resolve_model(name, revision), revision)
 
 
-def require_model(name: str, revision: str | None = None) -> str:
-    """Check that a model exists, without loading it, and return its name.
+def require_model(name: str, revision: str | None = None) -> None:
+    """Check that a model exists, without loading it.
 
     Raises:
         ModelError: there is no such model, or it cannot be reached.
@@ -532,7 +532,6 @@ def require_model(name: str, revision: str | None = None) -> str:
     if source.origin is Origin.HUB:
         with resolution.explained(source, "model"):
             _require_hub_files(name, revision)
-    return name
 
 
 def _require_hub_files(name: str, revision: str | None) -> None:

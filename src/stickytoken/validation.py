@@ -35,15 +35,16 @@ def real_number(name: str, value: Any) -> float:
 
 def whole_number(name: str, value: Any, minimum: int | None = None) -> int:
     """Return a setting as an int; strings, booleans, fractions and values below the minimum are rejected."""
-    # For an error. A number is shown as it prints: the repr of one of NumPy has its type.
+    # For an error. Numbers are shown by `str`, because `repr` shows one of NumPy as np.int64(3).
     shown_value = shown(value) if isinstance(value, str) else " ".join(str(value).split())[:_QUOTED]
+    number = None
     with suppress(TypeError, ValueError, OverflowError):
         number = int(value)
-        if not isinstance(value, (str, bytes, bool)) and number == value:
-            if minimum is None or number >= minimum:
-                return number
-            raise InputError(f"{name} is {shown_value}: it must be at least {minimum}")
-    raise InputError(f"{name} is {shown_value}: it must be a whole number")
+    if number is None or isinstance(value, (str, bytes, bool)) or number != value:
+        raise InputError(f"{name} is {shown_value}: it must be a whole number")
+    if minimum is not None and number < minimum:
+        raise InputError(f"{name} is {shown_value}: it must be at least {minimum}")
+    return number
 
 
 def require_switch(name: str, value: object) -> None:

@@ -23,7 +23,7 @@ from stickytoken.errors import InputError
 from stickytoken.explanation import ExplainSettings
 from stickytoken.gate import FailOn
 from stickytoken.impacts import ImpactSettings
-from stickytoken.methods import METHODS
+from stickytoken.methods import SETTINGS_OF_METHOD
 from stickytoken.settings import DETECT_ONLY, command_line_types, descriptions
 from stickytoken.settings.repair import RepairSettings
 from stickytoken.vocabulary import Category
@@ -173,7 +173,7 @@ def test_every_option_reaches_the_model(monkeypatch, tmp_path):
 @pytest.mark.parametrize("name", ["explain", "impact"])
 def test_intervals_have_the_coverage_of_those_of_a_run(name):
     own = settings(name)["confidence"].default
-    assert own == METHODS["profile"]().confidence
+    assert own == SETTINGS_OF_METHOD["profile"]().confidence
 
 
 def test_a_setting_can_have_another_name_on_the_command_line():
@@ -199,9 +199,9 @@ def test_settings_out_of_range_are_refused(kind, values):
             kind(**{name: value})
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", SETTINGS_OF_METHOD)
 def test_commands_have_all_settings_of_a_method(method):
-    for name, setting_type in command_line_types(METHODS[method]).items():
+    for name, setting_type in command_line_types(SETTINGS_OF_METHOD[method]).items():
         for command in ["detect", *([] if DETECT_ONLY in setting_type.metadata else ["probe"])]:
             assert (options(command) | settings(command))[name].default is None
     helps = {name: option.help for name, option in (options("detect") | settings("detect")).items()}
@@ -214,7 +214,7 @@ def test_commands_have_all_settings_of_a_method(method):
 def test_settings_that_methods_share_have_one_type_and_one_description():
     types_by_name = {}
     texts_by_name = {}
-    for settings_class in METHODS.values():
+    for settings_class in SETTINGS_OF_METHOD.values():
         for name, setting_type in command_line_types(settings_class).items():
             types_by_name.setdefault(name, set()).add((setting_type.kind, setting_type.repeated))
             texts_by_name.setdefault(name, set()).add(descriptions(settings_class)[name])

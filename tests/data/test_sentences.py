@@ -34,7 +34,7 @@ from stickytoken.data import (
 )
 from stickytoken.data.readability import require_readable
 from stickytoken.errors import InputError, StickyTokenWarning
-from stickytoken.methods import METHODS
+from stickytoken.methods import SETTINGS_OF_METHOD
 from tables import TABLES, table
 
 TEXTS = (
@@ -271,7 +271,7 @@ def test_a_corpus_of_unknown_characters_is_refused(wordpiece, tmp_path):
             require_readable(collect_sentences(texts, "test"), tokenizer, "tiny")
 
 
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("method", list(SETTINGS_OF_METHOD))
 def test_a_run_on_such_a_corpus_is_refused_before_anything_is_encoded(encoder, tmp_path, method):
     """It would say: no sticky tokens."""
     texts = [f"{first}{second}" for first in CHINESE for second in CHINESE] * 2

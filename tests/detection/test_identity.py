@@ -13,7 +13,7 @@ from stickytoken.encoders.protocol import EncoderIdentity
 from stickytoken.insertion import Insertion, Token
 from stickytoken.machine import Precision, digest
 from stickytoken.measurement.resume import differences
-from stickytoken.methods import METHODS
+from stickytoken.methods import SETTINGS_OF_METHOD
 from stickytoken.methods.std import Scores, StdSettings
 from stickytoken.settings.profile import Measuring, ProfileSettings
 
@@ -71,7 +71,7 @@ def test_everything_that_can_change_numbers_changes_the_identity_and_is_named(na
         )
 
 
-@pytest.mark.parametrize("settings", [settings_class() for settings_class in METHODS.values()])
+@pytest.mark.parametrize("settings", [settings_class() for settings_class in SETTINGS_OF_METHOD.values()])
 def test_an_identity_equals_itself_after_it_was_written_and_read(settings):
     """Else every setting that JSON spells otherwise would be named as a difference."""
     written = parts(chosen=settings)

@@ -49,7 +49,7 @@ def engine(request, encoder):
 @pytest.fixture(scope="module")
 def whole(encoder, tmp_path_factory):
     root = tmp_path_factory.mktemp("whole")
-    return {name: METHODS[name](encoder, root / name).path for name in METHODS}
+    return {name: SETTINGS_OF_METHOD[name](encoder, root / name).path for name in SETTINGS_OF_METHOD}
 
 
 def detect_std(encoder, folder, **options):
@@ -60,12 +60,12 @@ def detect_profile(encoder, folder, **options):
     return profiled.detect_profile(encoder, folder, shard_probes=SHARD_PROBES, **options)
 
 
-METHODS = {"std": detect_std, "profile": detect_profile}
+SETTINGS_OF_METHOD = {"std": detect_std, "profile": detect_profile}
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", SETTINGS_OF_METHOD)
 def test_a_run_has_the_bytes_of_one_that_a_single_process_computed(engine, encoder, whole, tmp_path, method):
-    METHODS[method](encoder, tmp_path / "run", engine=engine)
+    SETTINGS_OF_METHOD[method](encoder, tmp_path / "run", engine=engine)
     assert len(planted.shards_of(tmp_path / "run")) > 10
     assert_same_run(tmp_path / "run", whole[method])
 

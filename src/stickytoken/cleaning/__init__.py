@@ -380,7 +380,7 @@ def _extend_to_space(text: str, start: int, end: int) -> tuple[int, int]:
     joins_no_words = (
         invisible_start == 0 or end == len(text) or text[invisible_start - 1].isspace() or text[end].isspace()
     )
-    # An invisible character stays if only it separates the words on both sides.
+    # Those behind the part always go. Those before it stay if otherwise two words would be joined.
     if joins_no_words:
         start = invisible_start
     # The beginning and the end of the text count as line breaks.

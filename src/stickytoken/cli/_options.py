@@ -298,7 +298,6 @@ def load(
     run: RunRecord | None = None,
     moved_to: str | None = None,
     *,
-    tokenizer_needed: bool = True,
     for_documents: bool = True,
 ) -> stickytoken.Encoder:
     """Load a model, or connect to a model behind an endpoint, and print how its texts are encoded.
@@ -308,9 +307,8 @@ def load(
         loading: The options that the user passed. Those that the user did not pass come from the run.
         run: The record of the run; None if `source` is a model.
         moved_to: Where the model of the run is now, if it has moved.
-        tokenizer_needed: Whether the command needs the vocabulary. A command that does not need the
-            vocabulary can use a model behind an endpoint without a tokenizer.
-        for_documents: Whether the texts are documents. Otherwise, they have no role.
+        for_documents: Whether copies are put into documents. Otherwise, the texts have no role, and a model
+            behind an endpoint needs no tokenizer, because the vocabulary does not matter.
 
     Raises:
         InputError: The model is behind an endpoint, and ``loading`` says that the command needs the model
@@ -319,7 +317,7 @@ def load(
     name = _name_of_model(source, run, moved_to)
     at_endpoint = _is_behind_endpoint(name, loading)
     silence_transformers()
-    spec = _spec_of(name, loading, at_endpoint, tokenizer_needed)
+    spec = _spec_of(name, loading, at_endpoint, tokenizer_needed=for_documents)
     error_context: AbstractContextManager[None] = nullcontext()
     if run is not None:
         from stickytoken.detection.run import naming_model_in_errors, recorded_loading
@@ -442,9 +440,11 @@ def require_found(
     if _is_behind_endpoint(name, loading):
         return name
     if run is None:
-        return require_model(name, loading.revision)
-    with naming_model_in_errors(source, "--model"):
-        return require_model(name, loading.revision or recorded_loading(run).settings.revision)
+        require_model(name, loading.revision)
+    else:
+        with naming_model_in_errors(source, "--model"):
+            require_model(name, loading.revision or recorded_loading(run).settings.revision)
+    return name
 
 
 def tell_layer(encoder: stickytoken.Encoder) -> None:

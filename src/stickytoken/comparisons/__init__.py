@@ -19,7 +19,7 @@ from stickytoken.detection.run import Run, open_run
 from stickytoken.detection.run_folder import LoadingRecord
 from stickytoken.errors import InputError, RunError
 from stickytoken.intervals import Interval, estimate_share
-from stickytoken.methods import METHODS, Column
+from stickytoken.methods import SETTINGS_OF_METHOD, Column
 from stickytoken.methods.measures import ERASED, MEASURES, PUSH, Measure
 from stickytoken.repairs.records import finished_repair, repairs_in
 from stickytoken.settings.profile import PRECISION_SETTINGS
@@ -476,7 +476,7 @@ def _find_setting_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
     methods = {compared.run.record.method for compared in runs}
     if len(methods) > 1:
         return
-    for name in sorted(setting.name for setting in fields(METHODS[runs[0].run.record.method])):
+    for name in sorted(setting.name for setting in fields(SETTINGS_OF_METHOD[runs[0].run.record.method])):
         values = _describe_differences(runs, partial(_format_setting, name))
         if not values:
             continue

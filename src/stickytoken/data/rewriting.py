@@ -478,6 +478,7 @@ def _replace_texts(table: Any, name: str, text_of_row: Mapping[int, str]) -> Any
     """
     from pyarrow import array
 
+    # The record was read from this column, so there is one.
     column = column_with(name, table.schema.names) or name
     nested_name = name.removeprefix(column).removeprefix(".")
     column_index = table.schema.get_field_index(column)

@@ -38,7 +38,7 @@ from stickytoken.loading import AnyModel, load_encoder, reads_texts_only
 from stickytoken.machine import digest
 from stickytoken.measurement import ray_engine, resume
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
-from stickytoken.methods import METHODS, base, choose_method, method_named
+from stickytoken.methods import SETTINGS_OF_METHOD, base, choose_method, method_named
 from stickytoken.methods.runner import Runner, shard_probes_for
 from stickytoken.settings import choose_insertion
 from stickytoken.unit_vectors import Similarity
@@ -140,7 +140,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
         18
     """
     began = wall_time.beginning()
-    question = _Question.read(encoder, method, settings, sentences, pairs, progress)
+    question = _Question.from_arguments(encoder, method, settings, sentences, pairs, progress)
     if seed is not None:
         question = replace(question, settings=replace(question.settings, seed=seed))
     out = None if out is None else checks.file_path("out", out)
@@ -208,7 +208,7 @@ class _Question:
     corpus: readers.Sentences | readers.PairCorpus
 
     @classmethod
-    def read(
+    def from_arguments(
         cls,
         model: AnyModel,
         method: str | None,
@@ -217,8 +217,9 @@ class _Question:
         pairs: readers.PairSource | None,
         progress: ProgressCallback,
     ) -> _Question:
+        """Check the arguments that `detect` and `probe` share, and fill in defaults."""
         name = choose_method(method, settings, pairs is not None)
-        settings = choose_insertion(settings or METHODS[name](), reads_texts_only(model))
+        settings = choose_insertion(settings or SETTINGS_OF_METHOD[name](), reads_texts_only(model))
         checks.require_callable("progress", progress)
         return cls(name, settings, readers.choose_corpus(sentences, pairs))
 
@@ -356,7 +357,7 @@ def probe(
         >>> river.verdict
         'benign'
     """
-    question = _Question.read(encoder, method, settings, sentences, pairs, progress)
+    question = _Question.from_arguments(encoder, method, settings, sentences, pairs, progress)
     job = question.begin_job(question.load(encoder))
     ids = token_ids(job.vocabulary, tokens)
     if job.settings.inserted_as is not Insertion.IDS:

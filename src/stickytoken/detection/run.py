@@ -24,7 +24,15 @@ from stickytoken.errors import InputError, ModelError, RunError
 from stickytoken.loading import AnyModel, load_encoder, load_from_spec
 from stickytoken.measurement import RUN_FILE, TOKENS_FILE, VOCABULARY_FILE, validated
 from stickytoken.measurement.resume import MeasurementRecord, Record, differences
-from stickytoken.methods import METHODS, Column, RunDescription, Verdict, base, method_named, wording
+from stickytoken.methods import (
+    SETTINGS_OF_METHOD,
+    Column,
+    RunDescription,
+    Verdict,
+    base,
+    method_named,
+    wording,
+)
 from stickytoken.methods.measures import Severity, thresholds
 from stickytoken.methods.wording import Harm
 from stickytoken.settings.profile import ProfileSettings
@@ -166,7 +174,7 @@ class Run:
         Raises:
             RunError: run.json has a value that is not allowed.
         """
-        return validated(METHODS[self.record.method], self.record.settings, self.path / RUN_FILE)
+        return validated(SETTINGS_OF_METHOD[self.record.method], self.record.settings, self.path / RUN_FILE)
 
     @cached_property
     def description(self) -> RunDescription:

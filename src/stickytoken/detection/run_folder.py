@@ -25,7 +25,7 @@ from stickytoken.encoders.files.spec import EncoderSpec
 from stickytoken.errors import RunError
 from stickytoken.insertion import Placement
 from stickytoken.measurement import resume
-from stickytoken.methods import METHODS, base, method_named
+from stickytoken.methods import SETTINGS_OF_METHOD, base, method_named
 from stickytoken.settings import part_of
 from stickytoken.settings.endpoint import EndpointOptions
 from stickytoken.settings.loading import RecordedLoading
@@ -216,8 +216,8 @@ class RunRecord(resume.MeasurementRecord):
     @field_validator("method")
     @classmethod
     def _require_method(cls, method: str) -> str:
-        if method not in METHODS:
-            raise ValueError(f"Input should be {' or '.join(map(repr, METHODS))}")
+        if method not in SETTINGS_OF_METHOD:
+            raise ValueError(f"Input should be {' or '.join(map(repr, SETTINGS_OF_METHOD))}")
         return method
 
     @field_validator("result", mode="wrap")

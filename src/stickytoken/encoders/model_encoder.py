@@ -335,7 +335,7 @@ class ModelEncoder(ABC):
                 self._known_weight_versions = weight_versions
                 self._forget_derived()
         if self._input_settings() != self._known_input_settings:
-            self._reconfigure()
+            self._reconfigure()  # takes the lock, and notes the settings
 
     def _reconfigure(self) -> None:
         with compute.model_lock(self._network):

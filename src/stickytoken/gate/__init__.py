@@ -19,7 +19,7 @@ from stickytoken.gate._results import Check, CheckedDocuments, FailOn, Outcome
 from stickytoken.gate._tokens import STICKY_TOKEN, judge_tokens, require_comparable
 from stickytoken.loading import AnyModel
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
-from stickytoken.methods import METHODS
+from stickytoken.methods import SETTINGS_OF_METHOD
 from stickytoken.scanning.results import Scan, count_by_kind, filter_by_kind
 from stickytoken.scanning.scan import scan
 from stickytoken.scanning.wording import RULES, find_gaps, scan_findings
@@ -331,7 +331,7 @@ def _collect_notes(run: Run) -> list[str]:
     notes = [*run.description.notes, *run.description.coverage]
     loading = run.record.model.loading
     is_behind_endpoint = loading is not None and loading.endpoint is not None
-    defaults = choose_insertion(METHODS[run.record.method](), is_behind_endpoint)
+    defaults = choose_insertion(SETTINGS_OF_METHOD[run.record.method](), is_behind_endpoint)
     changed_settings = []
     for name, value in run.record.settings.items():
         default = getattr(defaults, name, value)

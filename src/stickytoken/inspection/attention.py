@@ -75,6 +75,7 @@ def find_attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[
         with ExitStack() as stack:
             stack.enter_context(using_plain_attention(backbone))
             stack.enter_context(switch_on(config, "output_attentions"))
+            # No hook of the backbone runs, because sentence-transformers calls its `forward` directly.
             stack.enter_context(_recording_outputs(backbone, weight_lists))
             run()
     except ValueError:  # raised by a model that cannot switch away from fused kernels
@@ -102,8 +103,6 @@ def _recording_outputs(backbone: Any, weight_lists: list[list[torch.Tensor]]) ->
 
     Each call of ``forward`` appends a list with the weights of all layers to ``weight_lists``. The list is
     empty if the output has no weights.
-
-    A forward hook would not run, because sentence-transformers calls ``forward`` directly.
     """
     forward = backbone.forward
     users_forward = vars(backbone).get("forward")  # set if the user has replaced the method of the class

@@ -127,11 +127,11 @@ class Inspector(ABC):
         """
         rows = [tuple(content) for content in contents]
 
-        def label(row: int) -> str:
+        def quote_row(row: int) -> str:
             return quote_text(self.encoder.tokenizer.decode_many([rows[row]])[0])
 
         for row, content in enumerate(rows):
-            self.encoder.check_input(content, partial(label, row))
+            self.encoder.check_input(content, partial(quote_row, row))
         insides: dict[int, Inside] = {}
         try:
             with computing(self._network):
@@ -148,7 +148,7 @@ class Inspector(ABC):
         in_order = [insides[row] for row in range(len(rows))]
         if in_order:
             vectors = np.stack([inside.vector for inside in in_order])
-            require_usable(vectors, self.encoder.name, label, allow_zero=False)
+            require_usable(vectors, self.encoder.name, quote_row, allow_zero=False)
         return in_order
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[NDArray[np.intp]]:

@@ -553,7 +553,10 @@ def read_json(path: Path) -> Any:
 
 
 def require_version(version: object, current: int, path: Path, command: str) -> None:
-    """Raise a RunError if a file has another schema version than the one that this stickytoken writes."""
+    """Raise a RunError if a file has another schema version than the one that this stickytoken writes.
+
+    A version that is no number is left to whoever reads the record.
+    """
     if not isinstance(version, int) or version == current:
         return
     written = f"{path} has schema version {version}, but this stickytoken reads version {current}"

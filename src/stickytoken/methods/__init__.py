@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from stickytoken.methods.base import Method, MethodSettings
 
 
-METHODS: dict[str, type[Any]] = {"profile": ProfileSettings, "std": StdSettings}
+SETTINGS_OF_METHOD: dict[str, type[Any]] = {"profile": ProfileSettings, "std": StdSettings}
 """The detection methods and the classes of their settings. Each method is a package of this folder."""
 
 
@@ -42,13 +42,13 @@ def choose_method(name: object, settings: MethodSettings | None, pairs_given: bo
         InputError: The method is unknown, or does not accept the settings or the pairs.
     """
     if name is None and settings is not None:
-        matching = [method for method, kind in METHODS.items() if isinstance(settings, kind)]
+        matching = [method for method, kind in SETTINGS_OF_METHOD.items() if isinstance(settings, kind)]
         name = matching[0] if matching else "profile"
     elif name is None:
         name = "std" if pairs_given else "profile"
-    if not isinstance(name, str) or name not in METHODS:
-        raise InputError(f"method {shown(name)} is unknown: use {' or '.join(METHODS)}")
-    settings_class = METHODS[name]
+    if not isinstance(name, str) or name not in SETTINGS_OF_METHOD:
+        raise InputError(f"method {shown(name)} is unknown: use {' or '.join(SETTINGS_OF_METHOD)}")
+    settings_class = SETTINGS_OF_METHOD[name]
     if settings is not None and not isinstance(settings, settings_class):
         raise InputError(
             f"the settings are of type {type(settings).__name__}, which the method {name!r} does not take: "

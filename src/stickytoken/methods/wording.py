@@ -139,7 +139,8 @@ def harm_sentence(row: Mapping[str, Any], harm: Harm | None) -> str | None:
 
     Args:
         row: the token's row of tokens.parquet.
-        harm: what copies do to documents; None if the token was not measured there.
+        harm: what copies do to documents; None if the token was not measured there. The sentence is then on
+            what they erase of short texts.
 
     Returns:
         The sentence, without a full stop; None if nothing is known.

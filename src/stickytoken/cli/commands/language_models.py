@@ -50,7 +50,7 @@ def embed(
     texts = file.texts
     console.inform(f"read: {file.meter.summary()}")
     require_new_file(out)
-    encoder = opt.load(model, loading, tokenizer_needed=False, for_documents=False)
+    encoder = opt.load(model, loading, for_documents=False)
     opt.tell_layer(encoder)
     prompt = capabilities_of(encoder).prompt
     if prompt:
@@ -126,7 +126,7 @@ def evaluate(
         named_task, notes = find_task(name)
         console.inform_notes(notes)
         tasks.append(named_task)
-    encoder = opt.load(model, loading, tokenizer_needed=False, for_documents=False)
+    encoder = opt.load(model, loading, for_documents=False)
     if any(named_task.has_queries for named_task in tasks):
         opt.tell_prompts(encoder)
 

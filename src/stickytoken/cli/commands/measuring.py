@@ -15,7 +15,7 @@ from stickytoken.cli import _options as opt, console
 from stickytoken.cli._command import command
 from stickytoken.cli.commands import runs
 from stickytoken.errors import InputError, MissingExtraError
-from stickytoken.methods import METHODS, choose_method, method_named
+from stickytoken.methods import SETTINGS_OF_METHOD, choose_method, method_named
 from stickytoken.settings import (
     DETECT_ONLY,
     choose_insertion,
@@ -69,7 +69,7 @@ class MethodOptions:
         """
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         method = choose_method(values.pop("method"), None, pairs_given)
-        settings_class = METHODS[method]
+        settings_class = SETTINGS_OF_METHOD[method]
         arguments = {name: value for name, value in values.items() if value is not None}
         known_names = command_line_types(settings_class)
         for name in arguments:
@@ -92,14 +92,14 @@ def method_options(*, for_probe: bool) -> type[MethodOptions]:
     Returns:
         A dataclass with one field per option. Every field is None if its option was not passed.
     """
-    names = StrEnum("MethodName", [(name, name) for name in METHODS])  # type: ignore[misc]
+    names = StrEnum("MethodName", [(name, name) for name in SETTINGS_OF_METHOD])  # type: ignore[misc]
     method_option = opt.method_option(
         help="profile: measures every token, with an interval. std: the method of Chen et al. 2025. "
         "Default: profile, or std with --set pairs=FILE."
     )
     options: list[Any] = [("method", Annotated[names | None, method_option], field(default=None))]
     for name, methods in _methods_by_setting(for_probe=for_probe).items():
-        setting_type = command_line_types(METHODS[methods[0]])[name]
+        setting_type = command_line_types(SETTINGS_OF_METHOD[methods[0]])[name]
         option = copy(opt.FIELD_OPTIONS.get(name, opt.setting()))
         # The help text names the default of each method, because the default of the field is None.
         option.help = _help_for(name, methods)
@@ -113,7 +113,7 @@ def method_options(*, for_probe: bool) -> type[MethodOptions]:
 
 def _methods_by_setting(*, for_probe: bool) -> dict[str, list[str]]:
     methods_by_setting: dict[str, list[str]] = {}
-    for method, settings_class in METHODS.items():
+    for method, settings_class in SETTINGS_OF_METHOD.items():
         for name, setting_type in command_line_types(settings_class).items():
             if not (for_probe and DETECT_ONLY in setting_type.metadata):
                 methods_by_setting.setdefault(name, []).append(method)
@@ -125,18 +125,18 @@ def _help_for(name: str, methods: Sequence[str]) -> str:
 
     The default is given for each method, unless all methods share the setting and its default.
     """
-    settings_class = METHODS[methods[0]]
+    settings_class = SETTINGS_OF_METHOD[methods[0]]
     description = descriptions(*settings_class.__mro__).get(name, "")
     defaults = {}  # keyed by the name of the method
     for method in methods:
-        default = getattr(choose_insertion(METHODS[method](), texts_only=False), name)
+        default = getattr(choose_insertion(SETTINGS_OF_METHOD[method](), texts_only=False), name)
         defaults[method] = f"{default:g}" if isinstance(default, float) else str(default)
     if "Default: " in description:
         # The description says what the default is, because the default in the code is only None. Name the
         # methods that have the setting.
         method_names = ", ".join(defaults)
         return f"{description.removesuffix('.')} ({method_names})."
-    if len(methods) == len(METHODS) and len(set(defaults.values())) == 1:
+    if len(methods) == len(SETTINGS_OF_METHOD) and len(set(defaults.values())) == 1:
         return f"{description} Default: {defaults[methods[0]]}."
     by_method = ", ".join(f"{default} ({method})" for method, default in defaults.items())
     return f"{description} Default: {by_method}."

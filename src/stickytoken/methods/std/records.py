@@ -22,6 +22,7 @@ class StdPlanRecord(MeanSimilarityRecord, PlanRecord):
     def texts(self) -> PlanTexts:
         """The texts that receive copies in validation, and those that they are compared with."""
         carriers = list(dict.fromkeys(pair.sentence2 for pair in self.validation))
+        # A sentence may be in several pairs, and no text is both.
         known_carriers = set(carriers)
         anchors = [pair.sentence1 for pair in self.validation if pair.sentence1 not in known_carriers]
         return PlanTexts(carriers, list(dict.fromkeys(anchors)), by_topic=False)

@@ -404,11 +404,11 @@ class _KnownDistances:
         """Encode the texts at ``text_indices`` for each token in ``rows``, in a stage of this name."""
         chosen = [self.tokens[row] for row in rows.tolist()]
         indices_by_id = {token.id: indices for token, indices in zip(chosen, text_indices, strict=True)}
-        paths = {token.id: self._paths[token.id] for token in chosen}
-        stage = ScoringStage(self.pairs, indices_by_id, paths, name)
+        placements = {token.id: self._paths[token.id] for token in chosen}
+        stage = ScoringStage(self.pairs, indices_by_id, placements, name)
         frame = self._runner(stage, chosen, stage.text_count)
         self.state.add(frame)
-        self._frames.append(frame)
+        self._frames.append(frame)  # for `scores`
 
     def scores(self, sample: NDArray[np.intp]) -> pl.DataFrame:
         """Return the table of `score_tokens`. The tokens in the rows ``sample`` are those sampled."""
