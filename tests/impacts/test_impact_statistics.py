@@ -73,6 +73,16 @@ def test_ids_are_cut_where_the_model_would_cut_and_text_behind_a_word(encoder):
     assert sizes[0] == len(fitted_text.content.ids) <= 54 < sizes[1]
 
 
+@pytest.mark.parametrize("beginning", ["", "river "])
+def test_text_without_spaces_is_cut_behind_a_character(encoder, beginning):
+    """In Chinese, Japanese and Thai, a whole paragraph is one word."""
+    paragraph = beginning + "\N{CJK UNIFIED IDEOGRAPH-6F22}\N{CJK UNIFIED IDEOGRAPH-5B57}" * 200
+    (fitted_text,) = fit_texts(encoder, [paragraph], 8, Insertion.TEXT, "t")
+    assert fitted_text.cut
+    assert len(fitted_text.content.ids) == 54
+    assert paragraph.startswith(fitted_text.text)
+
+
 def test_copies_need_room_for_every_id(encoder):
     conditions = [Condition(Kind.STICKY, (Token(k, word),), 0, 0) for k, word in enumerate(("river", "xyz"))]
     assert _editing.compute_room(encoder, conditions, 4, Insertion.TEXT) == 12

@@ -7,6 +7,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import regex
+
 from stickytoken.encoders.protocol import WordEncoder, content_limit
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Probe, TokenizedText
@@ -90,14 +92,25 @@ def _truncate_ids(fitted: FittedText, longest: int) -> FittedText:
 
 
 def _truncate_words(encoder: WordEncoder, fitted: FittedText, longest: int) -> FittedText:
-    """Return the text cut after a word, so that prompt and text together have at most ``longest`` ids."""
+    """Return the text cut after a word, so that prompt and text together have at most ``longest`` ids.
+
+    A word that would take more than half of them is cut itself: Chinese, Japanese and Thai have no spaces, so
+    a whole paragraph is one word.
+    """
+    text = fitted.text
 
     def length_up_to(end: int) -> int:
-        return len(encoder.tokenize([fitted.text[:end]])[0].ids)
+        return len(encoder.tokenize([text[:end]])[0].ids)
 
     # Where each word ends; the first end stands for no words. The number of ids grows with the number of
     # words, so the largest number that fits can be found by bisection. Without words, a text always fits.
-    ends = [0, *(match.end() for match in re.finditer(r"\S+", fitted.text))]
+    ends = [0, *(match.end() for match in re.finditer(r"\S+", text))]
     count = bisect_right(ends, longest, lo=1, key=length_up_to) - 1
-    text = fitted.text[: ends[count]]
-    return FittedText(text, encoder.tokenize([text])[0], True)
+    end = ends[count]
+    if count + 1 < len(ends) and 2 * length_up_to(end) < longest:
+        # Where each character of the next word ends, with the marks that belong to it.
+        inner_ends = [end + match.end() for match in regex.finditer(r"\X", text[end : ends[count + 1]])]
+        inner_count = bisect_right(inner_ends, longest, key=length_up_to)
+        end = inner_ends[inner_count - 1] if inner_count else end
+    cut_text = text[:end]
+    return FittedText(cut_text, encoder.tokenize([cut_text])[0], True)

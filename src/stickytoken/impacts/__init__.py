@@ -55,7 +55,7 @@ __all__ = ["Impact", "ImpactSettings", "Side", "impact", "open_impact"]
 TaskSource: TypeAlias = "str | Path | Task | AbsTask"
 
 # Increment this when a code change alters the results for the same inputs.
-_IDENTITY_VERSION = 2
+_IDENTITY_VERSION = 3
 
 
 def impact(
