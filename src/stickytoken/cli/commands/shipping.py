@@ -8,6 +8,7 @@ import webbrowser
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -101,7 +102,7 @@ def repair(
             counts = f"{documents.count:,} of {documents.documents:,} documents"
             console.print_line(f"{counts} must be encoded again: {documents.file}")
         console.inform_notes(finished_repair.record.notes)
-    console.inform(f"for a report with this: stickytoken report {run}")
+    console.inform(f"for a report with this: stickytoken report {quote(str(run))}")
     if finished_repair.verified is False:
         raise typer.Exit(NOT_VERIFIED)
 
