@@ -144,6 +144,20 @@ def test_a_terminal_gets_a_bar_with_an_eta(capsys, clock, monkeypatch):
     assert re.search(r"score .* 25/100 .*ETA 0:03:00 0.4 texts/s", STYLES.sub("", capsys.readouterr().err))
 
 
+def test_a_note_about_a_finished_stage_adds_no_bar(capsys, clock, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with progress_bar() as progress:
+        progress(Progress("special-8", 0, 3))
+        progress(Progress("special-8", 3, 3, 3))
+        for token in ("[CLS]", "[SEP]"):
+            progress(Progress("special-8", 3, 3, note=f"{token} may push"))
+        (bars,) = console._BARS
+        assert [task.description for task in bars.tasks] == ["special-8"]
+    written = capsys.readouterr().err
+    assert "[CLS] may push" in written
+    assert "[SEP] may push" in written
+
+
 def test_a_stage_that_ends_soon_is_not_shown_and_a_long_one_is(capsys, clock):
     with late_progress(3) as progress:
         for stage, seconds in (("first text", 0.5), ("second text", 1)):

@@ -1,6 +1,7 @@
 """Explanations of whole models: planted tokens, kinds of models, runs, bad input; interrupted ones."""
 
 import json
+import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -305,9 +306,10 @@ def test_the_command_says_a_verdict_prints_json_and_refuses_bad_input(bert_folde
     assert result.exit_code == 0, result.stderr
     assert result.stdout.startswith("'river' (")
     assert len(list((tmp_path / "out").glob("*/*.parquet"))) == len(TABLES)
-    folder = shutil.copytree(small_run.path, tmp_path / "run")
+    folder = shutil.copytree(small_run.path, tmp_path / "a run")
     command = ("explain", folder, "river", "--model", bert_folder, "--format", "json", *options)
     result = planted.command(*command)
+    assert f"stickytoken report {shlex.quote(str(folder))}" in result.stderr
     written = json.loads(next((folder / "explain").glob("*/explanation.json")).read_text("utf-8"))
     assert written["tokens"] == planted.document(result)["tokens"]
     planted.assert_refused("explain", bert_folder, "river", "--text", " ", saying=naming("--text", "' '"))

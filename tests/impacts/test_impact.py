@@ -1,6 +1,7 @@
 """Whole impact measurements: results, other folders and bad input."""
 
 import json
+import shlex
 import shutil
 from collections import defaultdict
 from dataclasses import replace
@@ -185,7 +186,7 @@ def test_markdown_holds_hostile_names(whole):
 
 @pytest.mark.slow
 def test_a_run_is_measured_by_its_own_tokens_in_its_own_folder(planted_run, tasks, tmp_path):
-    run = shutil.copytree(planted_run, tmp_path / "run", ignore=shutil.ignore_patterns("impact-*"))
+    run = shutil.copytree(planted_run, tmp_path / "a run", ignore=shutil.ignore_patterns("impact-*"))
     short = "--set repetitions=1 --set resamples=100 --copies 4 --device cpu".split()
     command = ("impact", run, "--task", tasks[0], *short)
     document = planted.document(planted.command(*command, "--format", "json"))
@@ -197,7 +198,7 @@ def test_a_run_is_measured_by_its_own_tokens_in_its_own_folder(planted_run, task
     assert impact(tasks=tasks[0], run=run, settings=settings).path == folder  # with the model of the run
     table = planted.command(*command)
     assert says(table.stdout, "sts", "sticky tokens", "spearman")
-    assert f"stickytoken report {run}" in " ".join(planted.lines_of(table.stderr))
+    assert f"stickytoken report {shlex.quote(str(run))}" in " ".join(planted.lines_of(table.stderr))
 
 
 # Documents pushed into search results: ranks against a slow reference

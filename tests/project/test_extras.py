@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import polars as pl
@@ -65,12 +66,14 @@ def run_without(packages, line, places=None, code=planted.COMMAND_LINE):
 @pytest.mark.slow
 def test_detection_needs_no_extra_and_says_what_the_report_lacks(places, tmp_path):
     options = " ".join(planted.SMALL_OPTIONS)
-    line = f"detect MODEL {options} --sentences SENTENCES --sample 5 --out {tmp_path} --format json"
+    out = tmp_path / "it's"  # must be quoted in a shell
+    line = f"detect MODEL {options} --sentences SENTENCES --sample 5 --out {out} --format json"
     done = run_without(EVERYTHING, line, places)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["scored"] == 5
-    assert "pip install 'stickytoken[report]'; then: stickytoken report" in done.stderr
-    assert not (tmp_path / "report.html").exists()
+    advice = f"pip install 'stickytoken[report]'; then: stickytoken report {shlex.quote(str(out))}"
+    assert advice in done.stderr
+    assert not (out / "report.html").exists()
 
 
 @pytest.mark.slow

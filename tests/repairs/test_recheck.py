@@ -10,7 +10,9 @@ import planted
 import profiled
 import repaired
 import tiny
+from naming import naming
 from stickytoken import load_encoder
+from stickytoken.errors import InputError
 from stickytoken.insertion import Joining, Token
 from stickytoken.measurement.engine import ignore_progress
 from stickytoken.methods import Verdict
@@ -69,6 +71,21 @@ def test_sticky_tokens_are_not_ordinary(run, recheck):
     ids = {token.id for token in recheck.ordinary_tokens}
     assert len(recheck.plan.pilots) == 32
     assert ids == set(recheck.plan.pilots) - set(run.sticky_ids)
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_too_many_tokens_to_repair_are_refused(run, encoder, vocabulary, recheck, left):
+    excluded = recheck.plan.pilots[left:]
+    with pytest.raises(InputError, match=naming(left, len(recheck.plan.pilots), "fewer tokens")):
+        make_recheck(
+            run,
+            encoder,
+            vocabulary,
+            profiled.corpus(300),
+            seed=1,
+            excluded=excluded,
+            progress=ignore_progress,
+        )
 
 
 def test_a_planted_token_is_sticky_again(recheck, vocabulary):

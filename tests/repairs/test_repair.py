@@ -1,10 +1,13 @@
 """Repair of a real model, from its run to a folder that anyone loads."""
 
+import errno
 import json
 import os
+import shlex
 import shutil
 import signal
 import sys
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -20,7 +23,7 @@ from interrupted import finished
 from naming import naming, says
 from stickytoken import RepairSettings, load_encoder
 from stickytoken.data import collect_sentences
-from stickytoken.errors import InputError, ModelError, RepairError, RunError, StickyTokenError
+from stickytoken.errors import InputError, ModelError, RepairError, RunError, StickyTokenError, StickyTokenWarning
 from stickytoken.repairs import _job, repair
 from stickytoken.repairs.recheck import list_used_texts
 from stickytoken.repairs.records import DOCUMENT_FILE, REPAIR_FILE
@@ -220,6 +223,42 @@ def test_a_repair_that_does_not_verify_says_so_and_ends_with_status_3(run, tmp_p
     again = planted.command(*command)
     assert again.exit_code == 3
     assert says(again.stdout, "FAILED", "repaired tokens")
+
+
+def test_a_repair_of_a_run_of_some_components_is_verified(tmp_path, task):
+    repaired.planted_words(*NAMES).save(str(tmp_path / "model"))
+    encoder = load_encoder(tmp_path / "model", device="cpu", truncate_dim=16)
+    run = profiled.detect_profile(encoder, tmp_path / "run")
+    options = {"sentences": repaired.unused_corpus(), "task": task}
+    mended = repair(run, [repaired.WORD], out=tmp_path / "mended", **options)
+    (check,) = [check for check in mended.record.verification.checks if check.name == "fresh process"]
+    assert check.passed, check.finding
+
+
+def test_a_run_folder_that_cannot_be_written_costs_only_the_report(run, tmp_path, monkeypatch):
+    closed = shutil.copytree(run.path, tmp_path / "a run", ignore=shutil.ignore_patterns("repair-*"))
+    make_directory = Path.mkdir
+
+    def refuse_in_run(path, *arguments, **options):
+        # What a read-only folder does, which root may write.
+        if path.is_relative_to(closed):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        make_directory(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "mkdir", refuse_in_run)
+    out = tmp_path / "out"
+    command = ("repair", closed, "--no-verify", "--tokens", repaired.WORD, "--out", out)
+    for _ in range(2):  # the second call opens the finished repair
+        with pytest.warns(StickyTokenWarning, match=naming(out, closed)):
+            result = planted.command(*command)
+        assert result.exit_code == 0, result.stderr
+        assert says(result.stdout, out)
+        assert "stickytoken report" not in result.stderr
+    assert not list(closed.glob("repair-*"))
+    monkeypatch.undo()
+    result = planted.command(*command)
+    assert f"stickytoken report {shlex.quote(str(closed))}" in result.stderr
+    assert len(list(closed.glob("repair-*"))) == 1
 
 
 def test_an_unverified_repair_says_so(run, tmp_path):

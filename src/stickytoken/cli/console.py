@@ -415,6 +415,8 @@ class _ProgressBars:
         raise_if_interrupted()
         if step.note:
             inform(step.note)
+        if step.note and step.done == step.total and step.stage not in self._tasks:
+            return  # the step only carries its note: its stage has ended and keeps its bar
         pace = self._clock.pace(step)
         if step.stage not in self._tasks:
             self._tasks[step.stage] = self._bars.add_task(step.stage, total=step.total, rate="", eta="?")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from stickytoken.data.tasks import find_task, kinds_task
 from stickytoken.detection.naming import TokenSource, token_ids
 from stickytoken.detection.run import Run, encoder_for, open_run
 from stickytoken.encoders.protocol import require_ids
-from stickytoken.errors import InputError, RunError
+from stickytoken.errors import InputError, RunError, StickyTokenWarning
 from stickytoken.loading import AnyModel
 from stickytoken.machine import digest
 from stickytoken.measurement import resume
@@ -120,8 +121,8 @@ def repair(
         model_folder.clear_workshop(folder)
         if finished not in records.repairs_in(opened.path)[0]:
             # An earlier process finished the repair, but was killed before it copied the record into the run
-            # folder.
-            records.keep_copy(opened.path, finished)
+            # folder, or could not write it there.
+            _keep_copy(opened, finished, folder)
         return Repair(folder)
     with model_folder.workshop(folder) as build_folder:
         started = resume.now()
@@ -131,7 +132,7 @@ def repair(
             neighbours = find_neighbours(model, vocabulary, ids, opened)
         job = RepairJob(opened, model, vocabulary, ids, neighbours, corpus, settings, progress, build_folder)
         if settings.verify:
-            _ = job.recheck  # refuses too few texts before anything is built
+            _ = job.recheck  # refuses too few texts or ordinary tokens before anything is built
         choices = job.choose(plans)
         job.write({token_id: choice.candidate for token_id, choice in choices.items()})
         token_records = job.make_records(plans, choices)
@@ -160,8 +161,18 @@ def repair(
         )
         write_documents(build_folder, record)
         store.move_folder(build_folder, folder)
-    records.keep_copy(opened.path, record)
+    _keep_copy(opened, record, folder)
     return Repair(folder)
+
+
+def _keep_copy(run: Run, record: records.RepairRecord, folder: Path) -> None:
+    """Write a copy of the record into the run folder for reports; warn if that folder cannot be written."""
+    try:
+        records.keep_copy(run.path, record)
+    except RunError as error:
+        message = f"the model in {folder} is finished, but reports of the run will not show it: {error}"
+        # The warning names the line that called `repair`.
+        warnings.warn(message, StickyTokenWarning, stacklevel=3)
 
 
 def _choose_ids(run: Run, vocabulary: Vocabulary, tokens: TokenSource | None) -> list[int]:

@@ -55,6 +55,7 @@ def check_fresh_process(
         "folder": str(repaired.folder.absolute()),
         "tokenizer": str(_tokenizer_folder(repaired.folder, original.named_route)),
         "prompt": original.encoder.prompt,
+        "truncate_dim": original.encoder.truncate_dim,
         "task": None if route is None else route.task,
         "route": None if route is None else route.route,
         "texts": tokenized,
@@ -122,10 +123,11 @@ def _check_loaders(answer: Mapping[str, Any], count: int) -> CheckRecord:
 
 
 # The program that the fresh process runs. It reads a request as JSON: the folders of both models and their
-# tokenizers, the prompt, the task and the route, the texts to tokenize, and the texts to encode. The last
-# line of its output is also JSON: the version of sentence-transformers, the vectors, the names of the
-# tokenizer's loaders, and the loaders whose token ids differ from those of sentence-transformers. New
-# differences and differences that existed before the repair are listed separately. Remote code is never run.
+# tokenizers, the prompt, the number of components, the task and the route, the texts to tokenize, and the
+# texts to encode. The last line of its output is also JSON: the version of sentence-transformers, the
+# vectors, the names of the tokenizer's loaders, and the loaders whose token ids differ from those of
+# sentence-transformers. New differences and differences that existed before the repair are listed separately.
+# Remote code is never run.
 _SCRIPT = """
 import json, sys
 sys.modules["stickytoken"] = None
@@ -173,7 +175,7 @@ def differing_texts(expected, ids_by_name):
         differing[name] = {i for i in range(len(texts)) if list(ids[i]) != list(expected[i])}
     return differing
 
-model = SentenceTransformer(request["folder"], device="cpu")
+model = SentenceTransformer(request["folder"], device="cpu", truncate_dim=request["truncate_dim"])
 options = {"prompt": request["prompt"] or None, "show_progress_bar": False}
 if request["task"]:
     options["task"] = request["task"]

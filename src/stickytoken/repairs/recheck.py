@@ -18,6 +18,7 @@ from stickytoken.data import Sentences, open_ended
 from stickytoken.data.collection import bundled_collection
 from stickytoken.detection.run import Run, rule_of
 from stickytoken.encoders.protocol import Encoder
+from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Joining, Token
 from stickytoken.intervals import Intervals, present
 from stickytoken.measurement.engine import ProgressCallback
@@ -99,7 +100,7 @@ def make_recheck(
         progress: called as texts are encoded.
 
     Raises:
-        InputError: too few texts are left.
+        InputError: too few texts or ordinary tokens are left.
     """
     # A recheck measures few tokens, so it needs no lower precision for speed.
     settings = rule_of(run)
@@ -120,6 +121,12 @@ def make_recheck(
     available = {token.id: token for token in vocabulary.available}
     # The pilots of a plan are random tokens.
     ordinary = [available[token_id] for token_id in plan.pilots if token_id not in excluded]
+    if len(ordinary) < 2:
+        raise InputError(
+            f"of {len(plan.pilots)} random tokens to compare with, {len(ordinary)} would remain, because the "
+            "others are sticky, to be repaired, or similar to such tokens, and at least two are needed: name "
+            "fewer tokens to repair"
+        )
     return Recheck(
         job=job,
         plan=plan,

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import stickytoken
@@ -215,7 +216,7 @@ def _write_report(run: stickytoken.Run) -> None:
     try:
         from stickytoken.reports import REPORT_FILE, report
     except MissingExtraError as error:
-        console.inform(f"{error}; then: stickytoken report {run.path}")
+        console.inform(f"{error}; then: stickytoken report {quote(str(run.path))}")
         return
     with console.status("writing the report"):
         report(run, out=run.path / REPORT_FILE)

@@ -8,6 +8,7 @@ import webbrowser
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -73,6 +74,7 @@ def repair(
         affected: Also list which documents in this txt, csv, tsv, jsonl or parquet file must be encoded
             again.
     """
+    from stickytoken.repairs.records import repairs_in
     from stickytoken.repairs.result import find_affected_in, require_documents
 
     require_documents(affected, columns)
@@ -101,7 +103,8 @@ def repair(
             counts = f"{documents.count:,} of {documents.documents:,} documents"
             console.print_line(f"{counts} must be encoded again: {documents.file}")
         console.inform_notes(finished_repair.record.notes)
-    console.inform(f"for a report with this: stickytoken report {run}")
+    if finished_repair.record in repairs_in(run)[0]:  # else, the run folder could not be written
+        console.inform(f"for a report with this: stickytoken report {quote(str(run))}")
     if finished_repair.verified is False:
         raise typer.Exit(NOT_VERIFIED)
 

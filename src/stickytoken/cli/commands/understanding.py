@@ -7,6 +7,7 @@ from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -80,8 +81,8 @@ def explain(
     if folder is not None:
         console.inform(f"tables: {folder}/<token id>/")
     if run is not None:
-        option = "" if out is None else f" --explanations {out}"
-        console.inform(f"for figures: stickytoken report {run.path}{option}")
+        option = "" if out is None else f" --explanations {quote(str(out))}"
+        console.inform(f"for figures: stickytoken report {quote(str(run.path))}{option}")
     if output_format is opt.Format.JSON:
         console.print_json(explanation.document())
     else:
@@ -339,7 +340,7 @@ def impact(
         measured_impact = run_impact(encoder, out=out, engine=engine, progress=progress)
     show_impact(measured_impact, output_format)
     if run is not None and measured_impact.path.parent == run.path:
-        console.inform(f"for a report with this: stickytoken report {run.path}")
+        console.inform(f"for a report with this: stickytoken report {quote(str(run.path))}")
     failed = "; ".join(f"{name} ({reason})" for name, reason in measured_impact.failed.items())
     if failed:
         raise InputError(f"not run: {failed}")
