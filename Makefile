@@ -42,7 +42,7 @@ $(DEV_STAMP): $(STAMP)
 	$(UV_INSTALL) --compile-bytecode --constraints constraints.txt --editable '.[all,dev]'
 	touch $@
 
-detect: $(STAMP) ## find the sticky tokens of the packaged all-MiniLM-L6-v2, whole vocabulary (about 3 minutes)
+detect: $(STAMP) ## find the sticky tokens of the packaged all-MiniLM-L6-v2, whole vocabulary (about 5 minutes)
 	$(BIN)/stickytoken detect all-MiniLM-L6-v2
 
 check: $(DEV_STAMP) docs ## run ruff and mypy, and build the documentation

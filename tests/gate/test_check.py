@@ -12,7 +12,7 @@ import planted
 import profiled
 import stickytoken
 from naming import naming, says
-from stickytoken import Cleaner
+from stickytoken import Cleaner, open_run
 from stickytoken.cleaning import CleaningRules
 from stickytoken.detection import finding
 from stickytoken.detection.run import Run
@@ -367,3 +367,14 @@ def test_a_baseline_that_measured_something_else_is_refused(runs, altered, small
             check(runs(2), baseline=baseline)
     with pytest.raises(InputError, match=naming(small_run.path, "std", "profile")):
         check(small_run, baseline=small_run)
+
+
+def test_random_tokens_bound_only_what_was_drawn_like_them(encoder, tmp_path):
+    """Tokens that somebody named may push more often than random ones of the vocabulary."""
+    sampled = profiled.detect_in_documents(encoder, tmp_path / "run", sample=40)
+    assert any("95% confidence" in sentence for sentence in sampled.description.coverage)
+    named = shutil.copytree(sampled.path, tmp_path / "named")
+    planted.edit_record(named, beside_sample=None)
+    coverage = open_run(named).description.coverage
+    assert any("not measured" in sentence for sentence in coverage)
+    assert not any("95% confidence" in sentence for sentence in coverage)

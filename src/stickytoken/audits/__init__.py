@@ -108,6 +108,8 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
         resume.require_place(out, results.AUDITS)
     if isinstance(documents, (str, Path)):
         open_documents(documents, NamedColumns(column))
+    if isinstance(queries, (str, Path)):
+        open_documents(queries, NamedColumns())
     stored = None if vectors is None else open_vectors(vectors)
     accepted = CleaningRules().extended(allow=allow, known=known)
     if not isinstance(source, (str, Path, Run)):

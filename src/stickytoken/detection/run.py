@@ -236,6 +236,12 @@ class Run:
         return plan
 
     @property
+    def has_named_tokens(self) -> bool:
+        """Whether a user named the tokens, which then are neither all available ones nor a random sample."""
+        is_restricted = self.record.identity_parts.get("tokens") is not None
+        return is_restricted and self.record.beside_sample is None
+
+    @property
     def mean_similarity(self) -> float:
         """The mean similarity u of the model, the mean cosine over all pairs of vocabulary entries."""
         # The method std chooses pairs by it, so it is in the plan; profile measures it last.

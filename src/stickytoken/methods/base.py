@@ -123,6 +123,8 @@ class FinishedRun(Protocol[Plan_co, Result_co]):  # the part of `stickytoken.det
     @property
     def available(self) -> int: ...  # number of vocabulary entries that can occur in text
     @property
+    def has_named_tokens(self) -> bool: ...  # rather than all available tokens or a random sample
+    @property
     def settings(self) -> Any: ...  # an instance of the method's settings class
     @property
     def plan(self) -> Plan_co: ...

@@ -176,7 +176,8 @@ def differing_texts(expected, ids_by_name):
     return differing
 
 model = SentenceTransformer(request["folder"], device="cpu", truncate_dim=request["truncate_dim"])
-options = {"prompt": request["prompt"] or None, "show_progress_bar": False}
+# An empty prompt is passed on, because without one the model's default prompt would be used.
+options = {"prompt": request["prompt"], "show_progress_bar": False}
 if request["task"]:
     options["task"] = request["task"]
 vectors = model.encode(request["encoded"], **options)

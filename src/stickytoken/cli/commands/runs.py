@@ -192,7 +192,8 @@ def show_run(run: stickytoken.Run, output_format: opt.Format) -> None:
         console.print_line(f"{worst_harm}.")
     console.print_line("")
     if len(run.tokens) <= min(_FEW, run.available - 1):
-        _print_tokens("Tokens that were asked for", run, worst_first(run.tokens))
+        title = "Tokens that were asked for" if run.has_named_tokens else "Tokens of the sample"
+        _print_tokens(title, run, worst_first(run.tokens))
     else:
         sticky = run.sticky
         if not sticky.is_empty():

@@ -251,7 +251,8 @@ def token_table(measured: MeasuredJob, numbers: TokenNumbers, judged: Judged) ->
     }
     types = {name: dtype for name, dtype in TOKEN_COLUMNS.items() if name in columns}
     table = pl.DataFrame(columns, schema_overrides=types).with_columns(pl.col(pl.Float64).fill_nan(None))
-    table = table.join(job.vocabulary.frame(), on="token_id", how="left", validate="1:1")
+    vocabulary = job.vocabulary.frame()
+    table = table.join(vocabulary, on="token_id", how="left", validate="1:1", maintain_order="left")
     table = table.select(list(TOKEN_COLUMNS))
     recognized_shares = _find_recognized_copies(measured)
     if recognized_shares is not None:

@@ -105,13 +105,17 @@ def _describe_coverage(run: Run) -> list[str]:
     sentences = f"{measured} measured in {documents.source}; {ordinary}."
     others = result.looked_at - result.in_documents
     if others > 0:
-        # The upper end of an interval of 90% is exceeded with a probability of 5%.
-        share = estimate_share(result.random_pushing, result.random_in_documents, 0.9)
         sentences += (
             f" Of {result.random_in_documents} random ones, {result.random_pushing or 'none'} "
-            f"{'pushes' if result.random_pushing <= 1 else 'push'} enough, so at most {share.high:.1%} of "
-            f"the {others:,} others do (95% confidence)."
+            f"{'pushes' if result.random_pushing <= 1 else 'push'} enough"
         )
+        if run.has_named_tokens:
+            # The random ones come from the whole vocabulary, and tell nothing of tokens that somebody chose.
+            sentences += f"; {others:,} others were not measured in documents."
+        else:
+            # The upper end of an interval of 90% is exceeded with a probability of 5%.
+            share = estimate_share(result.random_pushing, result.random_in_documents, 0.9)
+            sentences += f", so at most {share.high:.1%} of the {others:,} others do (95% confidence)."
     return [sentences]
 
 
