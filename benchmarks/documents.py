@@ -526,6 +526,9 @@ def check_planted(results: Results, title: str, rows: pl.DataFrame, share: float
 def check_transfer(results: Results, table: pl.DataFrame, names: list[str]) -> None:
     """Check whether tokens that push in the packaged documents push in the collections too."""
     pushing = table.filter(pl.col("push_low") >= PUSHES)
+    if pushing.is_empty():
+        results.check(f"tokens that push packaged documents {PUSHES:g} times and more", "shown", "none")
+        return
     shares = {name: float((pushing[f"in {name}"].to_numpy() >= PUSHES).mean()) for name in names}
     worst = min(shares.values())
     ours = ", ".join(f"{share:.0%} in {name}" for name, share in shares.items())

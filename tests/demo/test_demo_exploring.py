@@ -261,7 +261,7 @@ def test_what_is_said_of_a_packaged_run_shows_no_path_of_an_installed_package(pl
     assert str(demo.EXAMPLE.parent) not in about
     monkeypatch.setattr(demo, "EXAMPLES", run.parent)
     (page,) = event_of(opened, "click", *web_app.WHY)("! baba ! laga", "lara bama", False)
-    assert "stickytoken repair RUN --out YOUR_FOLDER" in page
+    assert "stickytoken show RUN" in page
     assert str(run) not in page
 
 
