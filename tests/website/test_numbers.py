@@ -370,7 +370,7 @@ FURTHER_CLAIMS = {
     "docs/repair.md": [
         ("the vectors of 20 tokens", measured("repair", "erased share against")[3:]),
         (
-            "Only 4 then erased a share within 5 points",
+            "For only 4 of them, the erased share was then within 5 points",
             [measured("repair", "erased share against")[2], "5"],
         ),
     ],
