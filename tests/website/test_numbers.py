@@ -195,7 +195,7 @@ CLAIMS = {
         ("7.0 with eight <eos>", top_tens(TYPED_GEMMA, "<eos> before")),
         ("3.6 in the repaired model", top_tens(TYPED_GEMMA, "<eos> before, repaired")),
         ("in 2.7 times as many searches", [TYPED_MINILM["[CLS] before"]["ratio"]]),
-        ("Its 240 documents", [len(bundled_collection().documents)]),
+        ("Its 240 packaged documents", [len(bundled_collection().documents)]),
         ("leave 51% less of a short text's own meaning", MINILM.erased("ذ")[:1]),
         ("for 2.3 times as many queries that it doesn't answer", MINILM.push(CLS)[:1]),
         ("with eight ذ, 73% of a document's own queries", [FOUND["ذ"]]),
@@ -220,7 +220,7 @@ CLAIMS = {
         ("20% or 1.25 suffices", [HIDES_UNUSUAL, PUSHES_UNUSUAL]),
         ("The low end of the 90% interval", [LEVEL]),
         (
-            "16 of the 18 were flagged again, and 46 of 137 other suspects",
+            "16 of the 18 were flagged again, but also 46 of 137 other suspects",
             [*AGAIN, TOKENS_AGAIN - int(MINILM.sticky)],
         ),
         ("rank correlations −0.19 to 0.18", ends_of_correlations()),
