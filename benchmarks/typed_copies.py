@@ -223,7 +223,7 @@ def draw() -> None:
             for axes, (name, content) in zip(panels[0], models.items(), strict=True):
                 draw_panel(axes, name, content, colours)
             figure.suptitle(
-                "In the top 10 of how many queries is an abstract, on average? (lines: 90% intervals)",
+                "Queries that have an abstract in their top 10: number per abstract (lines: 90% intervals)",
                 x=0.01,
                 ha="left",
                 weight="bold",
