@@ -289,10 +289,10 @@ def test_a_model_is_loaded_once_and_not_before_everything_else_was_checked(encod
 
 def test_the_columns_of_the_texts_are_recorded_and_read_again(encoder, tmp_path):
     sentences = planted.small_corpus().texts
-    rows = [json.dumps({"title": f"title {number}", "body": text}) for number, text in enumerate(sentences)]
+    rows = [json.dumps({"text": f"title {number}", "wording": text}) for number, text in enumerate(sentences)]
     path = tmp_path / "texts.jsonl"
     path.write_text("\n".join(rows), "utf-8")
-    corpus = load_sentences(path, "body")
+    corpus = load_sentences(path, "wording")
     run = detect(encoder, sentences=corpus, settings=planted.SMALL, sample=5, out=tmp_path / "run")
     read_again, note = _choose_corpus(open_run(run.path), None)
     assert note is None
