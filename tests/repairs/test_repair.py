@@ -23,7 +23,14 @@ from interrupted import finished
 from naming import naming, says
 from stickytoken import RepairSettings, load_encoder
 from stickytoken.data import collect_sentences
-from stickytoken.errors import InputError, ModelError, RepairError, RunError, StickyTokenError, StickyTokenWarning
+from stickytoken.errors import (
+    InputError,
+    ModelError,
+    RepairError,
+    RunError,
+    StickyTokenError,
+    StickyTokenWarning,
+)
 from stickytoken.repairs import _job, repair
 from stickytoken.repairs.recheck import list_used_texts
 from stickytoken.repairs.records import DOCUMENT_FILE, REPAIR_FILE
