@@ -107,6 +107,7 @@ def test_the_check_of_other_texts_counts_those_that_are_affected(pristine):
     assert not _Changes(original, original, {river_id}, {river_id}).check_other_texts(["a river"]).passed
 
 
+@pytest.mark.slow  # another process loads the libraries
 def test_the_fresh_process_compares_as_many_components_as_the_run(pristine):
     model = require_repairable(load_encoder(pristine, device="cpu", truncate_dim=8))
     same_vectors, same_ids = check_fresh_process(model, model, ["a river"], ["a stone", "the bird"])
