@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,9 +17,17 @@ import stickytoken
 import tiny
 from naming import naming
 from stickytoken import detect, explain, impact, load_encoder, load_sentences, open_run
+from stickytoken.cli._options import ModelOptions, open_source
 from stickytoken.data.metrics import SimilarityTask
-from stickytoken.detection.run import encoder_for, is_run, model_difference, require_same_model
+from stickytoken.detection.run import (
+    encoder_for,
+    is_run,
+    model_difference,
+    recorded_loading,
+    require_same_model,
+)
 from stickytoken.detection.run_folder import RunFolder
+from stickytoken.encoders.files.spec import EncoderSpec
 from stickytoken.errors import InputError, ModelError, RunError
 from stickytoken.insertion import Insertion
 from stickytoken.loading import DeferredModel
@@ -297,3 +306,16 @@ def test_the_columns_of_the_texts_are_recorded_and_read_again(encoder, tmp_path)
     read_again, note = _choose_corpus(open_run(run.path), None)
     assert note is None
     assert read_again.texts == corpus.texts
+
+
+def test_the_copy_of_a_model_has_no_revision(small_run, bert_folder, tmp_path):
+    run = Path(shutil.copytree(small_run.path, tmp_path / "run"))
+    recorded = json.loads((run / "run.json").read_text("utf-8"))["model"]
+    of_hub = {"name": "tests/tiny", "folder": None, "loading": recorded["loading"] | {"revision": "v2"}}
+    planted.edit_record(run, model=recorded | of_hub)
+    _, model = open_source(str(run), ModelOptions(device="cpu"), moved_to=str(bert_folder))
+    assert model.load().spec.revision is None
+    with pytest.raises(InputError, match=naming("'v3'", repr(str(bert_folder)))):
+        open_source(str(run), ModelOptions(revision="v3"), moved_to=str(bert_folder))
+    of_name = recorded_loading(open_run(run).record).complete(EncoderSpec(model="tests/tiny"))
+    assert of_name.revision == "v2"

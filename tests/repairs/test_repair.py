@@ -232,16 +232,6 @@ def test_a_repair_that_does_not_verify_says_so_and_ends_with_status_3(run, tmp_p
     assert says(again.stdout, "FAILED", "repaired tokens")
 
 
-def test_a_repair_of_a_run_of_some_components_is_verified(tmp_path, task):
-    repaired.planted_words(*NAMES).save(str(tmp_path / "model"))
-    encoder = load_encoder(tmp_path / "model", device="cpu", truncate_dim=16)
-    run = profiled.detect_profile(encoder, tmp_path / "run")
-    options = {"sentences": repaired.unused_corpus(), "task": task}
-    mended = repair(run, [repaired.WORD], out=tmp_path / "mended", **options)
-    (check,) = [check for check in mended.record.verification.checks if check.name == "fresh process"]
-    assert check.passed, check.finding
-
-
 def test_a_run_folder_that_cannot_be_written_costs_only_the_report(run, tmp_path, monkeypatch):
     closed = shutil.copytree(run.path, tmp_path / "a run", ignore=shutil.ignore_patterns("repair-*"))
     make_directory = Path.mkdir

@@ -8,13 +8,14 @@ from naming import says
 from stickytoken import load_encoder
 from stickytoken.data.tasks import load_task
 from stickytoken.methods import Verdict
+from stickytoken.repairs._fresh_process import check_fresh_process
 from stickytoken.repairs._verification import (
     _Changes,
     check_main_score,
     check_neighbours,
     check_repaired,
 )
-from stickytoken.repairs.model_folder import write_model
+from stickytoken.repairs.model_folder import require_repairable, write_model
 from stickytoken.repairs.records import MeasuredRecord, NeighbourRecord, ScoreRecord
 from stickytoken.repairs.tokenizer_edit import ModelEdit
 
@@ -104,6 +105,14 @@ def test_the_check_of_other_texts_counts_those_that_are_affected(pristine):
     assert check.passed
     assert says(check.finding, "2 of 3", "vectors of 2", "identical")
     assert not _Changes(original, original, {river_id}, {river_id}).check_other_texts(["a river"]).passed
+
+
+@pytest.mark.slow  # another process loads the libraries
+def test_the_fresh_process_compares_as_many_components_as_the_run(pristine):
+    model = require_repairable(load_encoder(pristine, device="cpu", truncate_dim=8))
+    same_vectors, same_ids = check_fresh_process(model, model, ["a river"], ["a stone", "the bird"])
+    assert same_vectors.passed, same_vectors.finding
+    assert same_ids.passed, same_ids.finding
 
 
 def cosines(*exchanged):

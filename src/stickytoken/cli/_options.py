@@ -434,6 +434,7 @@ def require_found(
         The name of the model.
     """
     from stickytoken.detection.run import naming_model_in_errors, recorded_loading
+    from stickytoken.encoders.files.spec import EncoderSpec
     from stickytoken.loading import require_model
 
     name = _name_of_model(source, run, moved_to)
@@ -443,7 +444,8 @@ def require_found(
         require_model(name, loading.revision)
     else:
         with naming_model_in_errors(source, "--model"):
-            require_model(name, loading.revision or recorded_loading(run).settings.revision)
+            spec = recorded_loading(run).complete(EncoderSpec(model=name, revision=loading.revision))
+            require_model(name, spec.revision)
     return name
 
 

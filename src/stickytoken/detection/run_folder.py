@@ -21,6 +21,7 @@ from pydantic import (
 
 import stickytoken.measurement as store
 from stickytoken.encoders.endpoint import names_endpoint
+from stickytoken.encoders.files.resolution import names_folder
 from stickytoken.encoders.files.spec import EncoderSpec
 from stickytoken.errors import RunError
 from stickytoken.insertion import Placement
@@ -106,6 +107,8 @@ class LoadingRecord(resume.Record):
                 if the model is now behind one.
         """
         recorded: dict[str, Any] = asdict(self.settings)
+        if names_folder(chosen.model):
+            del recorded["revision"]  # of the hub: a folder, such as a copy of the model, has none
         recorded_endpoint = self.endpoint if names_endpoint(chosen.model) else None
         if recorded_endpoint is not None:
             recorded["max_length"] = recorded_endpoint.max_length

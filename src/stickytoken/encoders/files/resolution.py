@@ -58,6 +58,14 @@ class ModelSource:
     origin: Origin
 
 
+def names_folder(name: str) -> bool:
+    """Return whether a model is named by its folder."""
+    try:
+        return Path(name).expanduser().is_dir()
+    except (OSError, RuntimeError, ValueError):  # `resolve_model` says why
+        return False
+
+
 def resolve_model(name: str, revision: str | None = None) -> ModelSource:
     """Return where a model is: a folder, the hub cache, the packaged model, or else the hub.
 
