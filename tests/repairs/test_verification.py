@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+from sentence_transformers import SentenceTransformer
 
 import repaired
 from naming import says
 from stickytoken import load_encoder
 from stickytoken.data.tasks import load_task
+from stickytoken.encoders.roles import Role, in_role
 from stickytoken.methods import Verdict
 from stickytoken.repairs._fresh_process import check_fresh_process
 from stickytoken.repairs._verification import (
@@ -178,3 +180,15 @@ def test_a_rise_passes(tmp_path):
     assert change > 0.1
     assert check.passed
     assert says(check.finding, "rose", f"{100 * change:.2f}")
+
+
+@pytest.mark.slow  # starts another process
+def test_the_fresh_process_uses_no_default_prompt_that_documents_do_not_have(pristine, tmp_path):
+    prompts = {"query": "the bird ", "document": ""}
+    model = SentenceTransformer(str(pristine), device="cpu", prompts=prompts, default_prompt_name="query")
+    model.save(str(tmp_path / "model"))
+    encoder = in_role(load_encoder(tmp_path / "model", device="cpu"), Role.DOCUMENT)
+    repairable = require_repairable(encoder)
+    assert repairable.encoder.prompt == ""
+    same_vectors, _ = check_fresh_process(repairable, repairable, ["a river"], ["a stone", "the bird"])
+    assert same_vectors.passed
