@@ -258,8 +258,6 @@ def _require_text(name: str, text: object) -> None:
 def _compute_contributions(
     model: IdEncoder, text: ReadText, stage: str, progress: ProgressCallback
 ) -> Floats:
-    """Return the contribution of each part to the unit vector of a text, shape (parts, d)."""
-
     def watch(done: int, total: int) -> None:
         progress(Progress(stage, done, total, computed=done))  # everything is computed, nothing is resumed
 
@@ -329,7 +327,6 @@ def _divide_text(encoder: IdEncoder, text: str, sticky_ids: frozenset[int], *, w
 
 
 def _take_first_ids(pieces: Sequence[tuple[int, ...]], count: int) -> list[tuple[int, ...]]:
-    """Return pieces with the first ``count`` ids of all pieces; empty ones are left out."""
     shortened_pieces = []
     missing_count = count
     for piece in pieces:

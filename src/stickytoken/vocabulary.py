@@ -599,7 +599,6 @@ def choose_joinings(
 def _count_copies_read(
     vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, indices: Sequence[int], joining: Joining
 ) -> dict[int, int]:
-    """Return how many of `_COPIES` copies the tokenizer reads as the entry, keyed by the entry's index."""
     tokens = [replace(vocabulary.token(index), joining=joining) for index in indices]
     counts = count_copies_read(tokenizer, tokens, text="a", copies=_COPIES)
     return dict(zip(indices, counts, strict=True))

@@ -269,7 +269,6 @@ def _read_judged_queries(
 
 
 def _sample(queries: Sequence[AnyQuery], settings: AuditSettings) -> list[AnyQuery]:
-    """Return queries in their order, at most as many as the settings allow, chosen at random."""
     order = np.random.default_rng([settings.seed, len(queries)]).permutation(len(queries))
     return [queries[number] for number in sorted(order[: settings.queries].tolist())]
 
@@ -277,7 +276,6 @@ def _sample(queries: Sequence[AnyQuery], settings: AuditSettings) -> list[AnyQue
 def _locate_answers(
     judged_queries: Sequence[_JudgedQuery], indexed: Sequence[Document], source: str
 ) -> Queries:
-    """Return judged queries with the positions of the relevant documents that are in the index."""
     position_of = {document.id: position for position, document in enumerate(indexed)}
     answers = []
     for query in judged_queries:

@@ -114,7 +114,6 @@ def token_conclusions(audit: Audit) -> list[str]:
 
 
 def _name_undecided(audit: Audit) -> list[str]:
-    """Return a sentence on the tokens that may hide or push documents; empty if there are none."""
     undecided = audit.tokens.filter("undecided")
     if undecided.is_empty():
         return []
@@ -128,7 +127,6 @@ def _name_undecided(audit: Audit) -> list[str]:
 
 
 def _name_topics(audit: Audit) -> list[str]:
-    """Return sentences on tokens that push documents for the queries of a topic more than for all."""
     of_all = audit.tokens.select("token_id", pl.col("push").alias("push_of_all"))
     rows = audit.topics.join(of_all, on="token_id", maintain_order="left")
     reaches = pl.col("push_low") >= audit.record.rule.smallest_push
@@ -176,7 +174,6 @@ def _found_interval(row: Mapping[str, Any]) -> str:
 
 
 def _name_strongest(audit: Audit) -> list[str]:
-    """Return a sentence on the token that pushes most and, if known, one on the token that hides most."""
     most = audit.tokens.sort("push", "token_id", descending=[True, False]).row(0, named=True)
     sentences = [
         f"{quoted(most['token'])} pushes most: {COPIES} copies put a document into "

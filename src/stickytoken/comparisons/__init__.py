@@ -252,7 +252,6 @@ def compared_tokens(runs: Sequence[ComparedRun]) -> tuple[ComparedToken, ...]:
 
 
 def _index_measures(compared: ComparedRun) -> dict[str, TokenInRun]:
-    """Return the measures and verdict of each token that a run examined, keyed by vocabulary string."""
     tokens = with_measures(compared.run.tokens)
     rows = tokens.select("token", *TokenInRun._fields).iter_rows()
     return {token: TokenInRun(*numbers) for token, *numbers in rows}
@@ -457,7 +456,6 @@ def _find_text_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
 
 
 def _group_by_anchors(runs: Sequence[ComparedRun], anchors: Sequence[set[str]]) -> list[list[str]]:
-    """Return the names of the runs, in groups of those that share most of their anchors."""
     first_anchors: list[set[str]] = []
     groups: list[list[str]] = []
     for compared, anchors_of_run in zip(runs, anchors, strict=True):

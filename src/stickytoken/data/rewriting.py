@@ -499,7 +499,6 @@ def _replace_nested(value: Any, name: str, text: str) -> Any:
 
 
 def _read_compressions(file: Any) -> dict[str, str] | str:
-    """Return the compression of each column of a Parquet file, or the writer's default if it has no rows."""
     if not file.num_row_groups:
         return "snappy"
     first_group = file.metadata.row_group(0)

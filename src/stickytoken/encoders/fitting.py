@@ -80,7 +80,6 @@ def fit_texts(
 
 
 def _truncate_ids(fitted: FittedText, longest: int) -> FittedText:
-    """Return the text with its content cut so that prompt and content have at most ``longest`` ids."""
     room_left = longest - len(fitted.content.head)
     words = []
     for word in fitted.content.words:

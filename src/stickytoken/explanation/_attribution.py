@@ -163,7 +163,6 @@ class Attributor:
         return vector
 
     def _attribute_by_part(self, carrier: PlacedCarrier, token_id: int) -> dict[str, float]:
-        """Return how much the copies and the carrier contribute, on average, to similarities with anchors."""
         vector = self._encode_without_copies(carrier)
         unrelated = self.surroundings.anchors[self.surroundings.find_unrelated(vector)]
         # A carrier may lack a `Part`, such as the prompt, but `divide_vector` needs consecutive numbers.

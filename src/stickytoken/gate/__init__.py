@@ -239,7 +239,6 @@ def _check_by_rules(
 
 
 def _list_findings(scan: Scan, failing_kinds: Collection[str]) -> list[Finding]:
-    """Return the findings in documents, errors first and otherwise the worst first."""
     worst_first = scan_findings(scan, failing_kinds)
     return sorted(worst_first, key=lambda finding: finding.level is not Level.ERROR)
 

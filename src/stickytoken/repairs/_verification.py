@@ -271,7 +271,6 @@ class _Changes:
         return CheckRecord(name="other texts", passed=is_identical and bool(encoded), finding=finding)
 
     def _keep_unaffected(self, texts: Sequence[str]) -> list[tuple[str, Sequence[int]]]:
-        """Return the texts that the repair does not affect, each with its content ids."""
         old_ids = self.original.content_ids(texts)
         new_ids = self.repaired.content_ids(texts)
         return [

@@ -210,7 +210,6 @@ class DocumentPanel:
 
 
 def _weigh_kinds(kinds: NDArray[np.str_]) -> NDArray[np.float64]:
-    """Return a weight for each element, so that all elements of a kind together weigh 1."""
     _, kind_indices, sizes = np.unique(kinds, return_inverse=True, return_counts=True)
     return np.asarray(1 / sizes[kind_indices])
 
