@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, TypeVar
@@ -143,10 +143,10 @@ def read_index(
     collection = open_documents(source, NamedColumns(column, source_column=source_column, needs_source=False))
     meter = Meter()
     records = list(collection.read(meter))
-    skipped = [record for record in records if isinstance(record, Skipped)]
-    readable = [record for record in records if isinstance(record, Document)]
     if vectors is not None:
         vectors.require_rows(len(records))
+    skipped = [record for record in records if isinstance(record, Skipped)]
+    readable = [record for record in records if isinstance(record, Document)]
     documents = tuple(document for document in readable if document.text.strip())
     if queries is None and isinstance(source, (str, Path)):
         beside = Path(source).expanduser() / QUERIES
@@ -155,19 +155,20 @@ def read_index(
     answering_ids = {document_id for query in judged_queries for document_id in query.answering_ids}
     if answering_ids.isdisjoint(document.id for document in documents):
         judged_queries = []  # the judgements are of other documents
-    # Documents that answer a query come first, so that they stay in the index.
-    order = np.random.default_rng([settings.seed, len(documents)]).permutation(len(documents)).tolist()
-    order.sort(key=lambda place: documents[place].id not in answering_ids)
-    # `sampled` and `places` hold positions in `documents`. `places` leaves out documents without tokens.
-    sampled = sorted(order[: settings.documents])
-    sampled_texts = [documents[place].text for place in sampled]
+    sampled = _sample_documents(documents, answering_ids, settings)
     # Leave no room for copies here: the documents that receive copies are truncated again.
     fitted_texts = fit_texts(
-        encoder, sampled_texts, room=0, insertion=settings.inserted_as, name=collection.name
+        encoder,
+        [documents[place].text for place in sampled],
+        room=0,
+        insertion=settings.inserted_as,
+        name=collection.name,
     )
-    fitted_by_place = dict(zip(sampled, fitted_texts, strict=True))
     # A text has no tokens if the tokenizer drops all of its characters.
-    places = tuple(place for place in sampled if fitted_by_place[place].content.words)
+    fitted_by_place = {
+        place: fitted for place, fitted in zip(sampled, fitted_texts, strict=True) if fitted.content.words
+    }
+    places = tuple(fitted_by_place)
     if len(places) <= 2 * TOP:
         raise InputError(
             f"{collection.name} has {len(places)} documents with text: to rank the top {TOP}, pass more than "
@@ -181,21 +182,28 @@ def read_index(
         chosen_queries = _choose_queries(
             queries, query_columns, source_column, indexed, collection.name, settings
         )
-    stored = None if vectors is None else vectors.of(indexed)
-    topics = [document.source for document in documents]
-    if source_column is not None and not any([*topics, *chosen_queries.topics]):
+    if source_column is not None and not any(
+        [*(document.source for document in documents), *chosen_queries.topics]
+    ):
         raise InputError(
             f"source_column is {source_column!r}, but neither {collection.name} nor the queries have such a "
             "column: pass another, or leave it out"
         )
-    content = [[document.id, document.text] for document in documents]
+    fitted_queries = fit_texts(
+        in_role(encoder, Role.QUERY),
+        chosen_queries.texts,
+        room=0,
+        insertion=settings.inserted_as,
+        name=chosen_queries.source,
+    )
+    stored = None if vectors is None else vectors.of(indexed)
     without_text = len(readable) - len(documents)
     without_tokens = len(sampled) - len(places)
     record = IndexRecord(
         name=collection.name if not isinstance(source, (str, Path)) else Path(source).name,
         read=len(readable),
         documents=len(places),
-        cut=sum(fitted_by_place[place].cut for place in places),
+        cut=sum(fitted.cut for fitted in fitted_by_place.values()),
         blank=without_text + without_tokens,
         skipped=len(skipped),
         skipped_first=f"{skipped[0].place}: {skipped[0].reason}" if skipped else None,
@@ -205,36 +213,46 @@ def read_index(
         queries_from=chosen_queries.source,
         answers_from=chosen_queries.answers_source,
         vectors=None if vectors is None else Path(vectors.name).name,
-        fingerprint=fingerprint(
-            AUDIT_INDEX_VERSION,
-            content,
-            chosen_queries.texts,
-            [sorted(ids) for ids in chosen_queries.answers],
-            topics,
-            chosen_queries.topics,
-            *([] if stored is None else [hashlib.sha256(stored.tobytes()).hexdigest()]),
-        ),
-    )
-    fitted_queries = fit_texts(
-        in_role(encoder, Role.QUERY),
-        chosen_queries.texts,
-        room=0,
-        insertion=settings.inserted_as,
-        name=chosen_queries.source,
+        fingerprint=_hash_content(documents, chosen_queries, stored),
     )
     return Index(
         record=record,
         documents=documents,
         places=places,
         queries=chosen_queries,
-        fitted=tuple(fitted_by_place[place] for place in places),
+        fitted=tuple(fitted_by_place.values()),
         fitted_queries=tuple(fitted_queries),
         stored=stored,
     )
 
 
+def _sample_documents(
+    documents: Sequence[Document], answering_ids: Collection[str], settings: AuditSettings
+) -> list[int]:
+    """Return the positions of the documents to index, ascending: all, or as many as the settings allow.
+
+    Documents that answer a query are drawn first, because only they can show whether it still finds them.
+    """
+    order = np.random.default_rng([settings.seed, len(documents)]).permutation(len(documents)).tolist()
+    order.sort(key=lambda place: documents[place].id not in answering_ids)  # keeps the order among equals
+    return sorted(order[: settings.documents])
+
+
 # Increase this version when the same files no longer give the same index.
 AUDIT_INDEX_VERSION = 3
+
+
+def _hash_content(documents: Sequence[Document], queries: Queries, stored: Vectors | None) -> str:
+    """Hash everything in the user's files that can change a number of the audit."""
+    return fingerprint(
+        AUDIT_INDEX_VERSION,
+        [[document.id, document.text] for document in documents],
+        queries.texts,
+        [sorted(positions) for positions in queries.answers],
+        [document.source for document in documents],
+        queries.topics,
+        *([] if stored is None else [hashlib.sha256(stored.tobytes()).hexdigest()]),
+    )
 
 
 class _JudgedQuery(NamedTuple):
