@@ -107,24 +107,28 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
         out = file_path("out", out)
         resume.require_place(out, results.AUDITS)
     if isinstance(documents, (str, Path)):
-        open_documents(documents, NamedColumns(column))
+        open_documents(documents, NamedColumns(column))  # refuses what it cannot read; read further below
     if isinstance(queries, (str, Path)):
         open_documents(queries, NamedColumns())
-    stored = None if vectors is None else open_vectors(vectors)
+    stored_vectors = None if vectors is None else open_vectors(vectors)
     accepted = CleaningRules().extended(allow=allow, known=known)
     if not isinstance(source, (str, Path, Run)):
-        source = _load(source, settings)
+        source = load_encoder(source)
     if encoder is not None:
-        encoder = _load(encoder, settings)
+        encoder = load_encoder(encoder)
+    for loaded_model in (source, encoder):
+        if settings.insertion is not None and protocol.is_encoder(loaded_model):
+            require_insertion(loaded_model, settings.insertion)
     run, encoder_of_run, notes = find_run(source, file_path("runs", runs), progress=progress, engine=engine)
-    # A model that found its run has been compared with it.
+    # If `find_run` had to load the model, it has compared it with the run. Any other model is compared here.
     if encoder is not None or encoder_of_run is None:
         encoder_of_run = encoder_for(encoder, run, "audit")
     model = protocol.require_words(encoder_of_run, "audit")
-    settings = choose_insertion(settings, not protocol.reads_ids(model), Insertion.TEXT)
+    texts_only = not protocol.reads_ids(model)
+    settings = choose_insertion(settings, texts_only, otherwise=Insertion.TEXT)
     require_insertion(model, settings.inserted_as)
     candidates = _tokens.read_candidates(run, model, settings, tokens)
-    index = _index.read_index(documents, queries, column, source_column, model, settings, stored)
+    index = _index.read_index(documents, queries, column, source_column, model, settings, stored_vectors)
     _stuffing.require_queries(index, settings)
     cleaner = Cleaner(replace(rules_of_run(run), allowed=accepted.allowed, known=accepted.known))
     job = _job.AuditJob(run, model, settings, rule_of(run), candidates, index, cleaner)
@@ -133,8 +137,9 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
     folder = ResultFolder(folder_path, began)
     with resume.resumed(folder, results.AUDITS, record) as held:
         if not held.finished:
-            if stored is not None:
-                _index.compare_stored(index, stored, model, settings)
+            if stored_vectors is not None:
+                _index.compare_stored(index, stored_vectors, model, settings)
+            # The record has a result if a table of a finished audit was deleted. It is measured again.
             held.begin(held.record.model_copy(update={"result": None}))
             with chosen_engine(engine, model) as opened_engine:
                 texts_by_stage = _measuring.count_texts_by_stage(index, settings)
@@ -142,10 +147,3 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
                 runner = Runner(opened_engine, folder, whole_progress, _stuffing.SHARD_TEXTS)
                 _measuring.measure(job, runner, held)
     return open_audit(folder_path)
-
-
-def _load(model: AnyModel, settings: AuditSettings) -> protocol.Encoder:
-    encoder = load_encoder(model)
-    if settings.insertion is not None:
-        require_insertion(encoder, settings.insertion)
-    return encoder

@@ -44,8 +44,9 @@ def rank_documents(job: AuditJob, runner: Runner, scan: Scan, search: ExactSearc
     """
     index = job.index
     insertion = job.settings.inserted_as
-    worst = scan.worst.with_columns(is_only_suspected().alias("suspected_only"))
-    texts = {number: index.documents[number].text for number in worst["number"].head(MOST_RANKED).to_list()}
+    findings = scan.worst.with_columns(is_only_suspected().alias("suspected_only"))
+    ranked_numbers = findings["number"].head(MOST_RANKED).to_list()  # positions in `index.documents`
+    texts = {number: index.documents[number].text for number in ranked_numbers}
     pairs = pair_texts(texts, job.cleaner, job.encoder, insertion, index.record.name)
     comparisons: dict[int, dict[str, Any]] = {}
     if pairs:
@@ -53,25 +54,24 @@ def rank_documents(job: AuditJob, runner: Runner, scan: Scan, search: ExactSearc
         probes = [text.as_probe(insertion) for text in ranked_texts]
         vectors = runner.encode(_SHARD, probes)
         position_of = {number: position for position, number in enumerate(index.places)}
-        # For each document, its position in the index: the text with copies and the text without copies are
-        # each ranked in place of the document at this position. For a document that is not in the index, the
-        # position is -1, and the two texts are ranked in addition to the documents in the index.
+        # Both texts are ranked in place of the document itself. If the index is a sample without it, there is
+        # none to replace, which -1 stands for.
         replaced = [position_of.get(pair.number, -1) for pair in pairs]
-        ranks = search.ranks(vectors, [*replaced, *replaced])
+        ranks = search.ranks(vectors, [*replaced, *replaced])  # shape (queries, texts)
         ranks_as_they_are, ranks_without = np.split(ranks, 2, axis=1)
         for pair, as_it_is, without in zip(pairs, ranks_as_they_are.T, ranks_without.T, strict=True):
             comparison = _compare_ranks(index.queries, as_it_is, without)
             comparisons[pair.number] = comparison | {"copies_read": pair.copies_are_read}
     rows = []
-    for finding in worst.iter_rows(named=True):
+    for finding in findings.iter_rows(named=True):
         comparison = comparisons.get(finding["number"], {})
         rows.append(_describe_finding(finding, index) | comparison)
-    return sorted(rows, key=_sort_key)
+    return sorted(rows, key=_largest_change_first)
 
 
-def _sort_key(row: Mapping[str, Any]) -> tuple[int, bool]:
+def _largest_change_first(row: Mapping[str, Any]) -> tuple[int, bool]:
     change = row["change"] or 0  # None if the document was not ranked
-    return -abs(change), change > 0
+    return -abs(change), change > 0  # of equal changes, losses first
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,14 @@ def pair_texts(
     numbers = [number for number, cleaned in cleaned_texts.items() if cleaned.strip()]
     if not numbers:
         return []
+    # No room is needed for copies: none are inserted.
     as_they_are = fit_texts(encoder, [texts[number] for number in numbers], 0, insertion, source)
-    cleaned = fit_texts(encoder, [cleaned_texts[number] for number in numbers], 0, insertion, source)
-    pairs = [_Pair(*forms) for forms in zip(numbers, as_they_are, cleaned, strict=True)]
+    without_copies = fit_texts(encoder, [cleaned_texts[number] for number in numbers], 0, insertion, source)
+    pairs = [
+        _Pair(number, as_it_is, cleaned)
+        for number, as_it_is, cleaned in zip(numbers, as_they_are, without_copies, strict=True)
+    ]
+    # A text has no tokens if the tokenizer drops all of its characters.
     return [pair for pair in pairs if pair.as_it_is.content.words and pair.cleaned.content.words]
 
 
@@ -119,6 +124,7 @@ def _compare_ranks(
     """
     hits = int((as_it_is <= TOP).sum())
     hits_without = int((without <= TOP).sum())
+    # The queries whose top 10 the document has entered or left because of its copies.
     changes = [
         {"query": query, "topic": topic, "rank": rank, "rank_without": rank_without}
         for query, topic, rank, rank_without in zip(
@@ -149,7 +155,7 @@ def _describe_finding(finding: dict[str, Any], index: Index) -> dict[str, Any]:
 
     Its columns on ranks are None; `_compare_ranks` has them.
     """
-    row: dict[str, Any] = dict.fromkeys(TABLES["documents.parquet"])
+    row: dict[str, Any] = dict.fromkeys(TABLES["documents.parquet"])  # None for every column
     words = [f"{word['text']} \N{MULTIPLICATION SIGN}{word['copies']}" for word in finding["words"]]
     row["number"] = finding["number"]
     row["id"] = finding["id"]

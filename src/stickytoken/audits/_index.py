@@ -79,6 +79,7 @@ class Queries:
         text = token.text.strip().casefold()
         if not text:
             return np.ones(len(self.texts), dtype=np.bool_)
+        # A token that begins or ends with a letter must not be a part of a longer word there.
         before = rf"(?<!{_WORD_CHARACTER})" if re.match(_WORD_CHARACTER, text[0]) else ""
         after = rf"(?!{_WORD_CHARACTER})" if re.match(_WORD_CHARACTER, text[-1]) else ""
         pattern = re.compile(before + re.escape(text) + after)
@@ -141,7 +142,7 @@ def read_index(
         InputError: the documents, queries or vectors cannot be read, or there are too few of them.
     """
     collection = open_documents(source, NamedColumns(column, source_column=source_column, needs_source=False))
-    meter = Meter()
+    meter = Meter()  # collects which columns were read
     records = list(collection.read(meter))
     if vectors is not None:
         vectors.require_rows(len(records))
@@ -149,8 +150,8 @@ def read_index(
     readable = [record for record in records if isinstance(record, Document)]
     documents = tuple(document for document in readable if document.text.strip())
     if queries is None and isinstance(source, (str, Path)):
-        beside = Path(source).expanduser() / QUERIES
-        queries = beside if beside.is_file() else None
+        queries_of_beir = Path(source).expanduser() / QUERIES
+        queries = queries_of_beir if queries_of_beir.is_file() else None
     judged_queries = _read_judged_queries(queries, source_column, settings)
     answering_ids = {document_id for query in judged_queries for document_id in query.answering_ids}
     if answering_ids.isdisjoint(document.id for document in documents):
@@ -169,7 +170,7 @@ def read_index(
         place: fitted for place, fitted in zip(sampled, fitted_texts, strict=True) if fitted.content.words
     }
     places = tuple(fitted_by_place)
-    if len(places) <= 2 * TOP:
+    if len(places) <= 2 * TOP:  # otherwise, every top 10 would have half of them or more
         raise InputError(
             f"{collection.name} has {len(places)} documents with text: to rank the top {TOP}, pass more than "
             f"{2 * TOP} documents"
@@ -178,13 +179,13 @@ def read_index(
     if judged_queries:
         chosen_queries = _locate_answers(judged_queries, indexed, Path(str(queries)).name)
     else:
+        # Queries have other columns, but the delimiter is that of the user's files.
         query_columns = Columns(delimiter=columns_of(column).delimiter)
         chosen_queries = _choose_queries(
             queries, query_columns, source_column, indexed, collection.name, settings
         )
-    if source_column is not None and not any(
-        [*(document.source for document in documents), *chosen_queries.topics]
-    ):
+    sources_and_topics = [*(document.source for document in documents), *chosen_queries.topics]
+    if source_column is not None and not any(sources_and_topics):
         raise InputError(
             f"source_column is {source_column!r}, but neither {collection.name} nor the queries have such a "
             "column: pass another, or leave it out"
@@ -196,7 +197,7 @@ def read_index(
         insertion=settings.inserted_as,
         name=chosen_queries.source,
     )
-    stored = None if vectors is None else vectors.of(indexed)
+    stored_vectors = None if vectors is None else vectors.of(indexed)
     without_text = len(readable) - len(documents)
     without_tokens = len(sampled) - len(places)
     record = IndexRecord(
@@ -213,7 +214,7 @@ def read_index(
         queries_from=chosen_queries.source,
         answers_from=chosen_queries.answers_source,
         vectors=None if vectors is None else Path(vectors.name).name,
-        fingerprint=_hash_content(documents, chosen_queries, stored),
+        fingerprint=_hash_content(documents, chosen_queries, stored_vectors),
     )
     return Index(
         record=record,
@@ -222,7 +223,7 @@ def read_index(
         queries=chosen_queries,
         fitted=tuple(fitted_by_place.values()),
         fitted_queries=tuple(fitted_queries),
-        stored=stored,
+        stored=stored_vectors,
     )
 
 
@@ -244,6 +245,9 @@ AUDIT_INDEX_VERSION = 3
 
 def _hash_content(documents: Sequence[Document], queries: Queries, stored: Vectors | None) -> str:
     """Hash everything in the user's files that can change a number of the audit."""
+    hashes_of_vectors = []  # without an entry for vectors if there are none
+    if stored is not None:
+        hashes_of_vectors.append(hashlib.sha256(stored.tobytes()).hexdigest())
     return fingerprint(
         AUDIT_INDEX_VERSION,
         [[document.id, document.text] for document in documents],
@@ -251,7 +255,7 @@ def _hash_content(documents: Sequence[Document], queries: Queries, stored: Vecto
         [sorted(positions) for positions in queries.answers],
         [document.source for document in documents],
         queries.topics,
-        *([] if stored is None else [hashlib.sha256(stored.tobytes()).hexdigest()]),
+        *hashes_of_vectors,
     )
 
 
@@ -275,18 +279,18 @@ def _read_judged_queries(
     path = Path(source).expanduser()
     if path.name != QUERIES or not holds_judgements(path.parent):
         return []
-    files = read_retrieval(path.parent)
+    retrieval = read_retrieval(path.parent)
     # `read_retrieval` leaves out the column with the topics.
     topics = {query.id: query.source for query in _read_query_documents(path, Columns(), source_column)}
     judged_queries = []
-    for query_id, text in files.queries.items():
-        scores = files.relevant[query_id]
+    for query_id, text in retrieval.queries.items():
+        scores = retrieval.relevant[query_id]  # relevance of each judged document; 0 if it is not relevant
         answering_ids = frozenset(document_id for document_id, score in scores.items() if score > 0)
         judged_queries.append(_JudgedQuery(text, answering_ids, topics.get(query_id)))
-    return _sample(judged_queries, settings)
+    return _sample_queries(judged_queries, settings)
 
 
-def _sample(queries: Sequence[AnyQuery], settings: AuditSettings) -> list[AnyQuery]:
+def _sample_queries(queries: Sequence[AnyQuery], settings: AuditSettings) -> list[AnyQuery]:
     order = np.random.default_rng([settings.seed, len(queries)]).permutation(len(queries))
     return [queries[number] for number in sorted(order[: settings.queries].tolist())]
 
@@ -294,9 +298,11 @@ def _sample(queries: Sequence[AnyQuery], settings: AuditSettings) -> list[AnyQue
 def _locate_answers(
     judged_queries: Sequence[_JudgedQuery], indexed: Sequence[Document], source: str
 ) -> Queries:
+    """Return the judged queries, with their relevant documents as positions in the index."""
     position_of = {document.id: position for position, document in enumerate(indexed)}
     answers = []
     for query in judged_queries:
+        # The index may be a sample that lacks some of them.
         indexed_ids = query.answering_ids & position_of.keys()
         answers.append(frozenset(position_of[document_id] for document_id in indexed_ids))
     return Queries(
@@ -340,7 +346,7 @@ def _choose_queries(
                 "queries"
             )
         return first_sentences
-    asked = _sample(_read_query_documents(source, columns, source_column), settings)
+    asked = _sample_queries(_read_query_documents(source, columns, source_column), settings)
     no_answers = [frozenset[int]()] * len(asked)  # it is not known which documents answer them
     return Queries(
         texts=[*(query.text for query in asked), *first_sentences.texts],
@@ -366,8 +372,13 @@ def _read_query_documents(
 
 
 def _draw_first_sentences(indexed: Sequence[Document], settings: AuditSettings) -> dict[int, str]:
-    """Return the first sentences of random documents, keyed by position, in the order of the index."""
+    """Return the first sentences of random documents, keyed by position, in the order of the index.
+
+    Documents whose first sentence is too short for a query are passed over.
+    """
+    # The number at the end of the seed tells this draw from the others of an audit.
     order = np.random.default_rng([settings.seed, len(indexed), 1]).permutation(len(indexed)).tolist()
+    # From at most half of the documents, so that the others answer no query.
     most_sentences = min(_DRAWN_QUERIES, settings.queries, len(indexed) // 2)
     sentence_of: dict[int, str] = {}
     for position in order:
@@ -388,18 +399,15 @@ def compare_stored(
     Raises:
         InputError: the model gives other vectors.
     """
+    # The number at the end of the seed tells this draw from the others of an audit.
     order = np.random.default_rng([settings.seed, len(index.places), 2]).permutation(len(index.places))
     positions = sorted(order[:COMPARED].tolist())
     documents = [index.document_at(position) for position in positions]
     # The documents as they were truncated for the model, in the form in which the index was encoded.
     probes = [index.fitted[position].as_probe(settings.inserted_as) for position in positions]
-    vectors.require_model(
-        vectors.of(documents),
-        encode_probes(encoder, tokenize_probes(encoder, probes)),
-        [document.id for document in documents],
-        similarity_of(encoder),
-        encoder.name,
-    )
+    encoded = encode_probes(encoder, tokenize_probes(encoder, probes))
+    ids = [document.id for document in documents]
+    vectors.require_model(vectors.of(documents), encoded, ids, similarity_of(encoder), encoder.name)
 
 
 def encode_index(index: Index, encoder: WordEncoder, settings: AuditSettings, runner: Runner) -> ExactSearch:

@@ -55,7 +55,10 @@ def make_record(
     known: str | Path | None,
     notes: list[str],
 ) -> AuditRecord:
-    """Return the record of an audit that has not begun. Its identity is a hash of all inputs."""
+    """Return the record of an audit that has not begun. Its identity is a hash of what decides its numbers.
+
+    What the user passed as documents, columns and files is recorded for the suggested commands.
+    """
     run = job.run
     inputs: dict[str, Any] = {"run": run.record.identity, "index": job.index.record.fingerprint}
     queries_identity = identity_of_queries(job.encoder)
@@ -63,7 +66,7 @@ def make_record(
         inputs["queries"] = asdict(queries_identity)
     if job.candidates.named_ids is not None:
         inputs["tokens"] = job.candidates.named_ids
-    # Whatever else is found depends on the run.
+    # Of the cleaner's rules, only these are chosen by the user. All others come from the run.
     rules = job.cleaner.rules
     if rules.allowed or rules.known:
         inputs["accepted"] = digest([sorted(rules.allowed), sorted(rules.known)])

@@ -32,10 +32,14 @@ from stickytoken.words import counted, percent
 
 
 def count_texts_by_stage(index: Index, settings: AuditSettings) -> dict[str, int]:
-    """Return how many texts each stage encodes, about, for the progress of the whole audit."""
+    """Return how many texts each stage encodes, about, for the progress of the whole audit.
+
+    Left out is the stage that encodes documents with copies: how many there are is known only later.
+    """
     return {
         _index.INDEX: len(index.fitted) if index.stored is None else 0,
         _index.INDEX_QUERIES: len(index.fitted_queries),
+        # Each group has at most this many tokens, and each token comes into this many documents.
         _stuffing.STUFFED: len(results.GROUPS) * settings.tokens * settings.stuffed,
     }
 
@@ -54,24 +58,29 @@ def measure(job: AuditJob, runner: Runner, held: resume.Resumed[AuditRecord]) ->
     index = job.index
     settings = job.settings
     candidates = job.candidates
+    # Which documents have copies now?
     texts = [{"id": document.id, "text": document.text} for document in index.documents]
     collection = pl.DataFrame(texts, schema={"id": pl.String, "text": pl.String})
-    copies = scan(job.cleaner, collection, column="text", id_column="id", progress=runner.progress)
-    positions = _stuffing.choose_stuffed(index, set(copies.documents["number"].to_list()), settings)
+    scanned = scan(job.cleaner, collection, column="text", id_column="id", progress=runner.progress)
+    numbers_with_copies = set(scanned.documents["number"].to_list())
+
+    # What do copies of a token do to documents that have none?
+    positions = _stuffing.choose_stuffed(index, numbers_with_copies, settings)
     search = _index.encode_index(index, job.encoder, settings, runner)
     panel = _stuffing.prepare_panel(job, search, positions)
-
     predicted = predict_push_by_id(candidates, panel)
-    groups = choose_tokens(job.run, candidates, predicted, _copies.list_copied_words(copies), settings)
-    tokens = [candidates.tokens[token_id] for token_id in groups]
+    copied_words = _copies.list_copied_words(scanned)
+    group_by_id = choose_tokens(job.run, candidates, predicted, copied_words, settings)
+    tokens = [candidates.tokens[token_id] for token_id in group_by_id]
     stuffed = _stuffing.measure_stuffed(job, runner, tokens, panel)
-    token_rows = _make_token_rows(job, groups, predicted, stuffed)
-    token_of_id = {row["token_id"]: row["token"] for row in token_rows}
-    topic_rows = [{"token": token_of_id[row["token_id"]]} | row for row in stuffed.by_topic]
+    token_rows = _make_token_rows(job, group_by_id, predicted, stuffed)
+    token_by_id = {row["token_id"]: row["token"] for row in token_rows}
+    topic_rows = [{"token": token_by_id[row["token_id"]]} | row for row in stuffed.by_topic]
 
-    # The last queries are only there to be answered.
+    # What do the copies do to the documents that have them? The last queries, first sentences, do not count:
+    # they only show whether their own documents are found.
     search_by_asked = replace(search, queries=search.queries[: index.queries.asked])
-    document_rows = _copies.rank_documents(job, runner, copies, search_by_asked)
+    document_rows = _copies.rank_documents(job, runner, scanned, search_by_asked)
     tables = {
         "tokens.parquet": token_rows,
         "documents.parquet": document_rows,
@@ -84,7 +93,7 @@ def measure(job: AuditJob, runner: Runner, held: resume.Resumed[AuditRecord]) ->
     if runner.unanswered:
         count = counted(len(runner.unanswered), "token")
         notes.append(f"{count} could not be measured, because the server gives no vector for a document")
-    is_found_without = panel.is_found
+    is_found_without = panel.is_found  # one entry for each pair of a query and a document that answers it
     # The push is a ratio without an upper end, of which one token could carry the mean; found is a share.
     result = AuditResultRecord(
         depth=panel.depth,
@@ -96,10 +105,10 @@ def measure(job: AuditJob, runner: Runner, held: resume.Resumed[AuditRecord]) ->
         stuffed_ids=[index.document_at(position).id for position in positions],
         predicted=len(predicted),
         sticky=sum(row["verdict"] == Verdict.STICKY for row in token_rows),
-        with_copies=copies.result.found,
-        suspected=copies.result.suspected,
-        causes=certain_kinds(copies.result.kinds),
-        searched=copies.result.documents,
+        with_copies=scanned.result.found,
+        suspected=scanned.result.suspected,
+        causes=certain_kinds(scanned.result.kinds),
+        searched=scanned.result.documents,
         ranked=sum(row["change"] is not None for row in document_rows),
         sequences=held.folder.total_cost().sequences,
         seconds=round(held.folder.seconds, 1),
@@ -115,7 +124,7 @@ _COLUMNS_OF_RUN = ("erased", "erased_low", "erased_high", "vector_deviation", "c
 
 
 def _make_token_rows(
-    job: AuditJob, groups: Mapping[int, str], predicted: Mapping[int, float], stuffed: Stuffed
+    job: AuditJob, group_by_id: Mapping[int, str], predicted: Mapping[int, float], stuffed: Stuffed
 ) -> list[dict[str, Any]]:
     """Return the rows of tokens.parquet, worst first.
 
@@ -124,36 +133,40 @@ def _make_token_rows(
     may push or hide these documents, although the intervals of its measures don't show it.
     """
     vocabulary = job.candidates.vocabulary
-    of_run = _join_run([token.id for token in stuffed.tokens], job.run.tokens)
-    is_ordinary = np.array([groups[token.id] == results.ORDINARY for token in stuffed.tokens], dtype=np.bool_)
-    measures = _collect_rule_inputs(of_run, stuffed)
+    # All of these have one entry per token, in the order of `stuffed.tokens`.
+    groups = [group_by_id[token.id] for token in stuffed.tokens]
+    is_ordinary = np.array([group == results.ORDINARY for group in groups], dtype=np.bool_)
+    measures_of_run = _join_run([token.id for token in stuffed.tokens], job.run.tokens)
+    rule_inputs = _collect_rule_inputs(measures_of_run, stuffed)
     lost_shares = compute_lost_shares(stuffed.found, is_ordinary)
-    is_undecided = mark_undecided(measures, lost_shares, job.rule)
-    judged = judge_here(measures, lost_shares, job.rule)
-    ordinary_push = float(np.median(stuffed.push.value[is_ordinary])) if is_ordinary.any() else 0.0
+    is_undecided = mark_undecided(rule_inputs, lost_shares, job.rule)
+    judged = judge_here(rule_inputs, lost_shares, job.rule)
     pushes = stuffed.push.of_each()
     unknown = Interval(None, None, None)
     found_shares: Sequence[Interval[float] | Interval[None]] = [unknown] * len(stuffed.tokens)
     if stuffed.found is not None:
         found_shares = stuffed.found.of_each()
+
+    # 0 if no random token could be measured, so that there is nothing to divide by.
+    ordinary_push = float(np.median(stuffed.push.value[is_ordinary])) if is_ordinary.any() else 0.0
     rows = []
-    extents = {}
+    harm_by_id = {}  # how far a token hides or pushes documents, as a share of the way to a severe one
     for index, token in enumerate(stuffed.tokens):
         push = pushes[index]
         hidden = 0.0 if lost_shares is None else float(lost_shares.value[index])
-        extents[token.id] = max(0.0, *harm_shares(hidden, push.value))
+        harm_by_id[token.id] = max(0.0, *harm_shares(hidden, push.value))
         verdict = judged.verdicts[index]
         row = {
             "token_id": token.id,
             "token": vocabulary.tokens[vocabulary.place(token.id)],
             "text": token.text,
-            "group": groups[token.id],
+            "group": groups[index],
             "predicted": predicted.get(token.id),
             "queries": stuffed.queries[index],
             **push.as_columns("push"),
             "times_ordinary": push.value / ordinary_push if ordinary_push else None,
             **found_shares[index].as_columns("found"),
-            **of_run.select(_COLUMNS_OF_RUN).row(index, named=True),
+            **measures_of_run.select(_COLUMNS_OF_RUN).row(index, named=True),
             "verdict": verdict,
             "severity": judged.severities[index],
             "reason": judged.reasons[index],
@@ -161,36 +174,37 @@ def _make_token_rows(
         }
         rows.append(row)
 
-    def make_key(row: Mapping[str, Any]) -> tuple[Any, ...]:
-        is_decided = not row["undecided"]
-        extent = extents[row["token_id"]]
-        return -_rank(row["severity"]), is_decided, -extent, -row["push"], row["token_id"]
+    def worst_first(row: Mapping[str, Any]) -> tuple[Any, ...]:
+        is_decided = not row["undecided"]  # of equal severity, undecided tokens come first
+        harm = harm_by_id[row["token_id"]]
+        return -_rank(row["severity"]), is_decided, -harm, -row["push"], row["token_id"]
 
-    return sorted(rows, key=make_key)
+    return sorted(rows, key=worst_first)
 
 
 def _join_run(ids: Sequence[int], run_tokens: pl.DataFrame) -> pl.DataFrame:
     """Return the columns `_COLUMNS_OF_RUN` of tokens; null where the run lacks the token or the column."""
     types = results.TABLES["tokens.parquet"]
-    known = [name for name in _COLUMNS_OF_RUN if name in run_tokens.columns]
-    nulls = [pl.lit(None, types[name]).alias(name) for name in _COLUMNS_OF_RUN if name not in known]
-    return (
-        pl.DataFrame({"token_id": np.array(ids, dtype=np.int64)})
-        .join(run_tokens.select("token_id", *known), on="token_id", how="left", maintain_order="left")
-        .with_columns(nulls)
-    )
+    present = [name for name in _COLUMNS_OF_RUN if name in run_tokens.columns]
+    # A run of another method lacks some of the columns.
+    absent = [pl.lit(None, types[name]).alias(name) for name in _COLUMNS_OF_RUN if name not in present]
+    tokens = pl.DataFrame({"token_id": np.array(ids, dtype=np.int64)})
+    measured = run_tokens.select("token_id", *present)
+    return tokens.join(measured, on="token_id", how="left", maintain_order="left").with_columns(absent)
 
 
-def _collect_rule_inputs(of_run: pl.DataFrame, stuffed: Stuffed) -> RuleInputs:
-    def floats(name: str) -> NDArray[np.float64]:
-        return of_run[name].cast(pl.Float64).fill_null(np.nan).to_numpy()
+def _collect_rule_inputs(measures_of_run: pl.DataFrame, stuffed: Stuffed) -> RuleInputs:
+    """Return what the rule needs of each token: the push in these documents, and the rest from the run."""
+
+    def as_floats(name: str) -> NDArray[np.float64]:
+        return measures_of_run[name].cast(pl.Float64).fill_null(np.nan).to_numpy()
 
     return RuleInputs(
-        ids=of_run["token_id"].to_numpy(),
-        erased=Intervals(floats("erased"), floats("erased_low"), floats("erased_high")),
+        ids=measures_of_run["token_id"].to_numpy(),
+        erased=Intervals(as_floats("erased"), as_floats("erased_low"), as_floats("erased_high")),
         push=stuffed.push,
-        vector_deviation=floats("vector_deviation"),
-        confirmed=of_run["confirmed"].fill_null(value=False).to_numpy(),
+        vector_deviation=as_floats("vector_deviation"),
+        confirmed=measures_of_run["confirmed"].fill_null(value=False).to_numpy(),
     )
 
 
@@ -236,9 +250,11 @@ def judge_here(measures: RuleInputs, lost: Intervals | None, rule: ProfileSettin
     if lost is None:
         return apply_rule(measures, rule)
     surely_loses = lost.low > 0
+    # The rule ignores erased shares that are not confirmed.
     by_run = apply_rule(measures._replace(confirmed=measures.confirmed & surely_loses), rule)
-    measured_here = np.ones(len(measures.ids), dtype=np.bool_)
-    by_documents = apply_rule(measures._replace(erased=lost, confirmed=measured_here), rule)
+    # Lost shares take the place of erased shares. All of them were measured closely, in these documents.
+    all_confirmed = np.ones(len(measures.ids), dtype=np.bool_)
+    by_documents = apply_rule(measures._replace(erased=lost, confirmed=all_confirmed), rule)
     verdicts = list(by_run.verdicts)
     severities = list(by_run.severities)
     reasons = list(by_run.reasons)
@@ -276,12 +292,14 @@ def mark_undecided(measures: RuleInputs, lost: Intervals | None, rule: ProfileSe
 
 
 def _rank(severity: Severity | None) -> int:
+    # None, for a benign token, is below the mildest.
     return -1 if severity is None else list(Severity).index(severity)
 
 
 def _average_ordinary(
     token_rows: Sequence[Mapping[str, Any]], column: str, average: Callable[[list[float]], Any]
 ) -> float | None:
+    """Return the mean or the median of a column over the random tokens; None if none of them has a value."""
     ordinary_rows = [row for row in token_rows if row["group"] == results.ORDINARY]
     values = [row[column] for row in ordinary_rows if row[column] is not None]
     return float(average(values)) if values else None

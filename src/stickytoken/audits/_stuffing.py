@@ -52,8 +52,9 @@ def choose_stuffed(index: Index, with_findings: Collection[int], settings: Audit
     order = generator.permutation(len(index.places)).tolist()
     # The index may hold a sample: the document at a position in it is number ``places[position]`` of all.
     clean = [position for position in order if index.places[position] not in with_findings]
+    # Answering documents first; the sort keeps the random order among them, and among the others.
     clean.sort(key=lambda position: position not in answering)
-    if len(clean) < 2:
+    if len(clean) < 2:  # a single document says nothing of others, so there would be no interval
         raise InputError(
             f"{index.record.name} has {len(clean)} documents without copies of a word, but at least two are "
             "needed to insert copies into"
@@ -69,9 +70,10 @@ def require_queries(index: Index, settings: AuditSettings) -> None:
     """
     documents = len(index.places)
     receiving = min(settings.stuffed, documents)
-    # How many of a query's first results are documents that receive copies, on average. `prepare_panel` looks
-    # at up to `TOP` of them.
-    results_per_query = max(TOP, depth_of(documents)) * receiving / documents
+    # `prepare_panel` looks at the first 1% of the results, or at up to `TOP` if this is more.
+    most_results = max(TOP, depth_of(documents))
+    # How many of them are documents that receive copies, on average.
+    results_per_query = most_results * receiving / documents
     needed = math.ceil(_LEAST_RESULTS / results_per_query)
     queries = index.queries
     if queries.asked < needed:
@@ -99,10 +101,12 @@ def prepare_panel(job: AuditJob, search: ExactSearch, positions: Sequence[int]) 
     fitted = fit_texts(job.encoder, texts, room, insertion, index.record.name)
     is_tokenized = insertion is Insertion.IDS
     queries = index.queries
-    is_asked = np.arange(len(queries.texts)) < queries.asked
+    # Both have one row per query, and one column per document that receives copies.
     is_answer = np.zeros((len(queries.texts), len(positions)), dtype=np.bool_)
-    for query, answers in enumerate(queries.answers):
-        is_answer[query] = [position in answers for position in positions]
+    for query_number, answers in enumerate(queries.answers):
+        is_answer[query_number] = [position in answers for position in positions]
+    weights = np.zeros(is_answer.shape)
+    weights[: queries.asked] = 1.0
     panel = DocumentPanel(
         places=tuple(positions),
         carriers=tuple(text.content if is_tokenized else text.text for text in fitted),
@@ -110,7 +114,7 @@ def prepare_panel(job: AuditJob, search: ExactSearch, positions: Sequence[int]) 
         search=search,
         depth=depth_of(len(search.documents)),
         is_answer=is_answer,
-        weights=np.repeat(is_asked.astype(np.float64)[:, None], len(positions), axis=1),
+        weights=weights,
     )
     while count_results_without(panel) < _LEAST_RESULTS:
         if panel.depth >= TOP:
@@ -124,7 +128,7 @@ def prepare_panel(job: AuditJob, search: ExactSearch, positions: Sequence[int]) 
 
 
 def count_results_without(panel: DocumentPanel) -> int:
-    """Return how many wrong first results the documents without copies are."""
+    """Return how often a document without copies is a first result of a query that it doesn't answer."""
     return int((panel.is_wrong_result * panel.weights).sum())
 
 
@@ -152,50 +156,55 @@ def measure_stuffed(job: AuditJob, runner: Runner, tokens: Sequence[Token], pane
     """Insert copies of each token into each document, one document at a time, and search for it.
 
     A pair of a query and a document is left out of the push if the document answers the query, or if the
-    query contains the token. The tokens of which no pair with a result remains are left out.
+    query contains the token. The tokens of which no pair with a result remains are left out, and so are those
+    for which a server gave no vector.
     """
     queries = job.index.queries
     confidence = job.rule.confidence
+    # Weights of the pairs, shape (Q, n). A query that contains the token weighs nothing.
     weights_of = {token.id: panel.weights * queries.find_lacking(token)[:, None] for token in tokens}
     measurable = [token for token in tokens if (panel.is_wrong_result * weights_of[token.id]).any()]
     if not measurable:
         raise InputError(
             "no token can be measured: all queries with a wrong result contain it, so pass more queries"
         )
-    measurable.sort(key=lambda token: token.id)
+    measurable.sort(key=lambda token: token.id)  # the order of the results
     results = panel.measure(runner, measurable, STUFFED)
     answered = [row for row, token in enumerate(measurable) if token.id not in runner.unanswered]
     answered_tokens = [measurable[row] for row in answered]
-    key = [job.settings.seed, _SAMPLES_KEY]
+    sampling_key = [job.settings.seed, _SAMPLES_KEY]
 
     def push_ratio(is_wrong_result: NDArray[np.bool_], weights: NDArray[np.float64]) -> Interval[float]:
-        ratios = push_ratios(is_wrong_result[None], panel.is_wrong_result, weights, confidence, key)
+        """Return the push of one token over the pairs that have a weight."""
+        of_one_token = is_wrong_result[None]  # shape (1, Q, n)
+        ratios = push_ratios(of_one_token, panel.is_wrong_result, weights, confidence, sampling_key)
         return ratios.of_each()[0]
 
-    topics = _choose_topics(panel, queries.topics)
+    queries_of_topics = _choose_topics(panel, queries.topics)
     push = []
-    by_topic = []
+    topic_rows = []
     for token, is_wrong_result in zip(answered_tokens, results.wrong_results[answered], strict=True):
         weights = weights_of[token.id]
         push.append(push_ratio(is_wrong_result, weights))
-        for topic, is_of_topic in topics.items():
+        for topic, is_of_topic in queries_of_topics.items():
             weights_of_topic = np.where(is_of_topic[:, None], weights, 0.0)
             ratio = push_ratio(is_wrong_result, weights_of_topic)
-            if np.isfinite(ratio.value):
+            if np.isfinite(ratio.value):  # not if all queries with a wrong result contain the token
                 row = {"token_id": token.id, "topic": topic, "queries": _count_queries(weights_of_topic)}
-                by_topic.append(row | ratio.as_columns("push"))
+                topic_rows.append(row | ratio.as_columns("push"))
     found = None
     if panel.is_answer.any():
-        # A row has one entry for each pair of a query and a document that answers it.
+        # `results.found` has one column per pair of a query and a document that answers it. The mask puts
+        # them in their places.
         is_found = np.zeros((len(measurable), *panel.is_answer.shape), dtype=np.bool_)
         is_found[:, panel.is_answer] = results.found
-        found = estimate_found(is_found[answered], panel.is_answer, confidence, key)
+        found = estimate_found(is_found[answered], panel.is_answer, confidence, sampling_key)
     return Stuffed(
         tokens=answered_tokens,
         push=Intervals.of_tokens(push),
         found=found,
         queries=[_count_queries(weights_of[token.id]) for token in answered_tokens],
-        by_topic=by_topic,
+        by_topic=topic_rows,
     )
 
 
@@ -222,9 +231,9 @@ def estimate_found(
     # Each pair of a query and its answer counts the same, so the ratio to all of them is a share.
     shares = push_ratios(is_found, is_answer, np.ones(is_answer.shape), confidence, key).of_each()
     pairs = int(is_answer.sum())
-    for index, share in enumerate(shares):
-        if share.low == share.high:
-            shares[index] = estimate_share(int(is_found[index].sum()), pairs, confidence)
+    for row, share in enumerate(shares):
+        if share.low == share.high:  # all samples agree
+            shares[row] = estimate_share(int(is_found[row].sum()), pairs, confidence)
     return Intervals.of_tokens(shares)
 
 
@@ -235,22 +244,25 @@ _LEAST_OF_TOPIC = 5
 
 
 def _choose_topics(panel: DocumentPanel, topics: Sequence[str | None]) -> dict[str, NDArray[np.bool_]]:
-    """Return the topics that are measured separately, each with the queries that it is the topic of.
+    """Return the topics that are measured separately, with a mask of the queries that have each, shape (Q,).
 
-    The values have the shape (Q,). There are none if all Q queries have the same topic. The panel says how
-    many wrong results a topic has.
+    They are the topics with the most wrong results without copies.
+
+    Args:
+        panel: says which documents are wrong results.
+        topics: the topic of each query; None if unknown.
     """
     topic_names = np.array([topic or "" for topic in topics])
-    queries_of = {str(topic): topic_names == topic for topic in np.unique(topic_names) if topic}
-    if len(queries_of) < 2:
+    is_query_of = {str(name): topic_names == name for name in np.unique(topic_names) if name}
+    if len(is_query_of) < 2:  # a single topic would only repeat the push over all queries
         return {}
     result_counts = {}
-    for topic, is_of_topic in queries_of.items():
+    for topic, is_of_topic in is_query_of.items():
         weighted_results = panel.is_wrong_result[is_of_topic] * panel.weights[is_of_topic]
         result_counts[topic] = int(weighted_results.sum())
     by_count = sorted(result_counts, key=lambda topic: (-result_counts[topic], topic))
     return {
-        topic: queries_of[topic]
+        topic: is_query_of[topic]
         for topic in by_count[:_MOST_TOPICS]
         if result_counts[topic] >= _LEAST_OF_TOPIC
     }

@@ -55,6 +55,7 @@ def read_candidates(
         available = [replace(token, joining=Joining.WORDS) for token in available]
     named_ids = None
     if named is not None:
+        # `available_tokens` raises an error for a token that cannot occur in text.
         named_ids = [token.id for token in available_tokens(vocabulary, token_ids(vocabulary, named))]
     notes = []
     effects = None
@@ -66,7 +67,7 @@ def read_candidates(
         notes.append(f"no push can be predicted, because the run has no {EFFECTS_FILE}")
     else:
         effects = read_effects(run.path)
-    if named_ids is None and len(run.sticky) > settings.tokens:
+    if named_ids is None and len(run.sticky) > settings.tokens:  # flagged tokens are left out
         notes.append(
             f"{len(run.sticky)} tokens are flagged, of which {settings.tokens} were measured (--set "
             "tokens=NUMBER measures more)"
@@ -82,7 +83,7 @@ def read_candidates(
 
 
 def predict_push_by_id(candidates: Candidates, panel: DocumentPanel) -> dict[int, float]:
-    """Predict the push of each token of the run, keyed by token id; empty if that is not possible."""
+    """Predict the push of each token of the run, keyed by token id; empty if the run has no effects."""
     if candidates.effects is None:
         return {}
     push = predict_push(candidates.effects, panel)
@@ -127,10 +128,10 @@ def choose_tokens(
         # Tokens with equal predictions, or without any, keep their order.
         return sorted(ids, key=lambda token_id: -predicted.get(token_id, 0.0))
 
-    flagged_ids = run.sticky["token_id"].to_list()
+    worst_flagged = run.sticky["token_id"].to_list()  # worst first
     # Most flagged tokens hide documents, which no predicted push tells. So the worst of the run take turns.
-    in_turn = zip(by_prediction(flagged_ids), flagged_ids, strict=True)
-    flagged = list(dict.fromkeys(chain.from_iterable(in_turn)))
+    in_turn = zip(by_prediction(worst_flagged), worst_flagged, strict=True)
+    flagged = list(dict.fromkeys(chain.from_iterable(in_turn)))  # each only once
     strongest = run.strongest(limit)["token_id"].to_list()
     if predicted:
         strongest = by_prediction(sorted(predicted))
@@ -138,6 +139,7 @@ def choose_tokens(
     ids = list(tokens)
     order = np.random.default_rng([settings.seed, len(ids), 2]).permutation(len(ids)).tolist()
     shuffled_ids = [ids[position] for position in order]
+    # In descending precedence, for a token that fits several groups.
     ids_by_group = {
         FLAGGED: flagged,
         SPECIAL: by_prediction(candidates.special_ids),
@@ -146,18 +148,19 @@ def choose_tokens(
         STRONGEST: [token_id for token_id in strongest if token_id not in flagged],
         ORDINARY: [token_id for token_id in shuffled_ids if token_id not in flagged],
     }
-    groups: dict[int, str] = {}
+    group_by_id: dict[int, str] = {}
     if named_ids is not None:
-        groups = dict.fromkeys(named_ids, NAMED)
+        group_by_id = dict.fromkeys(named_ids, NAMED)
         ids_by_group = {ORDINARY: ids_by_group[ORDINARY]}
     for group, group_ids in ids_by_group.items():
-        remaining = [token_id for token_id in group_ids if token_id in tokens and token_id not in groups]
-        groups |= dict.fromkeys(remaining[:limit], group)
-    return groups
+        # Tokens that cannot occur in text are not in `tokens`.
+        new_ids = [token_id for token_id in group_ids if token_id in tokens and token_id not in group_by_id]
+        group_by_id |= dict.fromkeys(new_ids[:limit], group)
+    return group_by_id
 
 
 def _find_unusual(run: Run) -> list[int]:
-    if not run.is_profile:
+    if not run.is_profile:  # other methods don't compare the vectors of tokens
         return []
     is_unusual = pl.col("vector_deviation") >= run.settings.unusual
     unusual = run.tokens.filter(is_unusual).sort("vector_deviation", "token_id", descending=[True, False])
@@ -172,9 +175,10 @@ def find_tokens_of_words(tokens: Iterable[Token], words: Sequence[str], normaliz
     several tokens are left out. If the normaliser makes several tokens equal, the one whose text equals the
     word is used, or else the one with the lowest id.
     """
-    key_of = key_function(normalizer)
+    key_of = key_function(normalizer)  # texts that the normaliser makes equal have the same key
     id_of_text: dict[str, int] = {}
     id_of_key: dict[str, int] = {}
+    # Tokens come in ascending order of id, so the lowest id stays.
     for token in tokens:
         text = token.text.strip()
         id_of_text.setdefault(text, token.id)

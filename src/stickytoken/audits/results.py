@@ -89,6 +89,7 @@ TABLES: dict[str, dict[str, Any]] = {
         "push_high": pl.Float64,
     },
 }
+# Columns that have no missing values.
 _FILLED = ("token_id", "token", "text", "group", "push", "verdict", "number", "id", "causes", "topic")
 
 

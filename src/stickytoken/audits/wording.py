@@ -66,19 +66,20 @@ class Answer(NamedTuple):
 
 def answer(audit: Audit) -> Answer:
     """Say whether documents are moved by copies that they have already, or could be by those of a token."""
+    # A document whose ranks were not measured has no change, so it does not count.
     is_moved = ~pl.col("suspected_only") & (pl.col("change") != 0)
-    moved = len(audit.documents.filter(is_moved))
-    if moved:
-        verb = "is" if moved == 1 else "are"
+    moved_count = len(audit.documents.filter(is_moved))
+    if moved_count:
+        verb = "is" if moved_count == 1 else "are"
+        documents = counted(audit.result.searched, "document")
         said = (
-            f"{moved:,} of {counted(audit.result.searched, 'document')} {verb} in more or fewer top {TOP}s "
-            "because of copies that were found there."
+            f"{moved_count:,} of {documents} {verb} in more or fewer top {TOP}s because of copies that were "
+            "found there."
         )
         return Answer("Yes", said, "serious")
     if not audit.sticky.is_empty():
-        return Answer(
-            "Not now, but it can be", _describe_harm(audit, audit.sticky.row(0, named=True)), "serious"
-        )
+        worst_token = audit.sticky.row(0, named=True)
+        return Answer("Not now, but it can be", _describe_harm(audit, worst_token), "serious")
     about_topics = _name_topics(audit)  # sentences on tokens that push for the queries of one topic
     if about_topics:
         return Answer("For some queries", about_topics[0], "mild")
@@ -97,23 +98,24 @@ def token_conclusions(audit: Audit) -> list[str]:
     """Return sentences on which tokens hide or push documents, the worst first, and the rule."""
     settings = audit.record.rule
     rule = wording.describe_rule(settings.smallest_erased, settings.smallest_push)
-    sentences = [_describe_harm(audit, row) for row in audit.sticky.head(_NAMED).iter_rows(named=True)]
+    worst_tokens = audit.sticky.head(_NAMED).iter_rows(named=True)
+    sentences = [_describe_harm(audit, token) for token in worst_tokens]
     left_out = len(audit.sticky) - len(sentences)
     if left_out:
         verb = "is" if left_out == 1 else "are"
         sentences.append(f"{counted(left_out, 'further token')} {verb} sticky here.")
     sentences += _name_undecided(audit)
-    of_topics = _name_topics(audit)
-    if not sentences and of_topics:
-        sentences.append("No token that was measured is sticky over the queries of all topics together.")
-    elif not sentences:
-        sentences.append("No token that was measured is sticky among these documents.")
+    about_topics = _name_topics(audit)
+    if not sentences:  # no token is sticky or undecided
+        over = "over the queries of all topics together" if about_topics else "among these documents"
+        sentences.append(f"No token that was measured is sticky {over}.")
     if audit.sticky.is_empty():
         sentences += _name_strongest(audit)
-    return [*sentences, *of_topics, rule]
+    return [*sentences, *about_topics, rule]
 
 
 def _name_undecided(audit: Audit) -> list[str]:
+    """Return a sentence on the tokens whose intervals are too wide to tell; empty if there are none."""
     undecided = audit.tokens.filter("undecided")
     if undecided.is_empty():
         return []
@@ -127,13 +129,17 @@ def _name_undecided(audit: Audit) -> list[str]:
 
 
 def _name_topics(audit: Audit) -> list[str]:
-    of_all = audit.tokens.select("token_id", pl.col("push").alias("push_of_all"))
-    rows = audit.topics.join(of_all, on="token_id", maintain_order="left")
-    reaches = pl.col("push_low") >= audit.record.rule.smallest_push
-    rows = rows.filter(reaches, pl.col("push_low") > pl.col("push_of_all"))
-    rows = rows.sort(pl.col("push") / pl.col("push_of_all"), "token_id", descending=[True, False])
+    """Return sentences on tokens that surely push more for the queries of one topic than for all queries."""
+    pushes_of_all = audit.tokens.select("token_id", pl.col("push").alias("push_of_all"))
+    topics = audit.topics.join(pushes_of_all, on="token_id", maintain_order="left")
+    reaches_threshold = pl.col("push_low") >= audit.record.rule.smallest_push
+    exceeds_all = pl.col("push_low") > pl.col("push_of_all")
+    increase = pl.col("push") / pl.col("push_of_all")
+    largest_increase_first = topics.filter(reaches_threshold, exceeds_all).sort(
+        increase, "token_id", descending=[True, False]
+    )
     sentences = []
-    for row in rows.head(_NAMED).iter_rows(named=True):
+    for row in largest_increase_first.head(_NAMED).iter_rows(named=True):
         push = number(row["push"], _PUSH_DIGITS, PUSH.unit)
         sentences.append(
             f"For the {counted(row['queries'], 'query', 'queries')} of the topic {quoted(row['topic'])}, "
@@ -159,7 +165,7 @@ def _describe_harm(audit: Audit, row: Mapping[str, Any]) -> str:
         ordinary_found=result.ordinary_found,
         found_without=result.found_without,
     )
-    hidden, pushed = harm.shares
+    hidden, pushed = harm.shares  # both as shares of the way to a severe token, so that they compare
     if pushed > hidden:
         return sentence(f"{harm.pushes}; {_push_interval(row)}")
     return sentence(f"{harm.hides}; {_found_interval(row)}")
@@ -174,17 +180,19 @@ def _found_interval(row: Mapping[str, Any]) -> str:
 
 
 def _name_strongest(audit: Audit) -> list[str]:
-    most = audit.tokens.sort("push", "token_id", descending=[True, False]).row(0, named=True)
+    """Return a sentence on the token that pushes most and, if it was measured, on the one that hides most."""
+    by_push = audit.tokens.sort("push", "token_id", descending=[True, False])
+    pushing = by_push.row(0, named=True)
     sentences = [
-        f"{quoted(most['token'])} pushes most: {COPIES} copies put a document into "
-        f"{number(most['push'], _PUSH_DIGITS, PUSH.unit)} as many wrong results "
-        f"({_push_interval(most)})."
+        f"{quoted(pushing['token'])} pushes most: {COPIES} copies put a document into "
+        f"{number(pushing['push'], _PUSH_DIGITS, PUSH.unit)} as many wrong results "
+        f"({_push_interval(pushing)})."
     ]
     if audit.result.found_without is not None:
-        least = audit.tokens.sort("found", "token_id").row(0, named=True)
+        hiding = audit.tokens.sort("found", "token_id").row(0, named=True)
         sentences.append(
-            f"{quoted(least['token'])} hides most: {describe_found(least['found'])} "
-            f"({_found_interval(least)}; {percent(audit.result.found_without)} without copies)."
+            f"{quoted(hiding['token'])} hides most: {describe_found(hiding['found'])} "
+            f"({_found_interval(hiding)}; {percent(audit.result.found_without)} without copies)."
         )
     return sentences
 
@@ -195,20 +203,22 @@ def document_conclusions(audit: Audit, *, names_documents: bool = True) -> list[
     If ``names_documents`` is False, those whose places change are only counted.
     """
     result = audit.result
-    number_of, causes = document_counts(result.with_copies, result.searched, result.causes)
-    verb = "has" if result.with_copies <= 1 else "have"
-    sentences = [f"{number_of[0].upper()}{number_of[1:]} {verb} copies now{causes}."]
+    # Such as "3 of 1,400 documents" and " (flagged token: 2, repetition: 1)".
+    count, causes = document_counts(result.with_copies, result.searched, result.causes)
+    verb = "has" if result.with_copies <= 1 else "have"  # "none of 5 documents has"
+    sentences = [f"{count[0].upper()}{count[1:]} {verb} copies now{causes}."]
     is_suspected = pl.col("suspected_only")
+    certain = audit.documents.filter(~is_suspected)
     if result.with_copies:
-        certain = audit.documents.filter(~is_suspected)
         changes = _describe_changes(certain, names_documents=names_documents)
         sentences += changes or [
             f"None of them is in the top {TOP} of more or fewer queries because of its copies."
         ]
         sentences += _count_by_source(certain)
-        if audit.sticky.is_empty() and not certain.filter(pl.col("change") > 0).is_empty():
+        gains_places = not certain.filter(pl.col("change") > 0).is_empty()
+        if audit.sticky.is_empty() and gains_places:  # no sticky token explains it
             sentences.append(f"Copies of any word help a document that is close to a top {TOP} already.")
-    unread = audit.documents.filter(~is_suspected, ~pl.col("copies_read"))
+    unread = certain.filter(~pl.col("copies_read"))
     if not unread.is_empty():
         documents = counted(len(unread), "document")
         ids = ", ".join(unread["id"].head(_NAMED_DOCUMENTS).to_list())
@@ -232,11 +242,10 @@ def _describe_changes(documents: pl.DataFrame, *, names_documents: bool) -> list
     changed = documents.filter(pl.col("change") != 0)  # in the order of the table
     if changed.is_empty():
         return []
+    losing = changed.filter(pl.col("change") < 0)
+    gaining = changed.filter(pl.col("change") > 0)
     clauses = []
-    for verb, changing in (
-        ("lose", changed.filter(pl.col("change") < 0)),
-        ("gain", changed.filter(pl.col("change") > 0)),
-    ):
+    for verb, changing in (("lose", losing), ("gain", gaining)):
         if not changing.is_empty():
             places = counted(int(changing["change"].abs().sum()), "place")
             ending = "s" if len(changing) == 1 else ""
@@ -244,10 +253,8 @@ def _describe_changes(documents: pl.DataFrame, *, names_documents: bool) -> list
     said = f"In top {TOP}s, {' and '.join(clauses)} because of the copies"
     if not names_documents:
         return [f"{said}."]
-    named = [
-        f"{row['id']} ({_compare_queries(row)})"
-        for row in changed.head(_NAMED_DOCUMENTS).iter_rows(named=True)
-    ]
+    first_changed = changed.head(_NAMED_DOCUMENTS).iter_rows(named=True)
+    named = [f"{document['id']} ({_compare_queries(document)})" for document in first_changed]
     if len(changed) > len(named):
         named.append(f"and {len(changed) - len(named):,} more")
     return [f"{said}: {'; '.join(named)}."]
@@ -262,28 +269,35 @@ def _count_by_source(documents: pl.DataFrame) -> list[str]:
 
     There is no sentence on sources if all documents have the same or none, and likewise on topics.
     """
-    lost: dict[str, Counter[str]] = {"source": Counter(), "topic": Counter()}
-    gained: dict[str, Counter[str]] = {"source": Counter(), "topic": Counter()}
-    for row in documents.filter(pl.col("change") != 0).iter_rows(named=True):
-        for counts, changes in ((gained, row["entered"]), (lost, row["left"])):
-            for change in changes:
-                counts["source"][row["source"]] += 1
-                counts["topic"][change["topic"]] += 1
-    sentences = []
-    for key, what in (("source", "source of the document"), ("topic", "topic of the query")):
-        lost_of = lost[key]
-        gained_of = gained[key]
-        names = (lost_of.keys() | gained_of.keys()) - {None}
-        if len(names) > 1:
-            worst = sorted(names, key=lambda name: (-lost_of[name], -gained_of[name], name))
-            named = [
-                f"{quoted(name)} {lost_of[name]} lost, {gained_of[name]} gained"
-                for name in worst[:_NAMED_SOURCES]
-            ]
-            if len(worst) > _NAMED_SOURCES:
-                named.append(f"and {len(worst) - _NAMED_SOURCES} more")
-            sentences.append(f"By {what}: {'; '.join(named)}.")
-    return sentences
+    # Numbers of places in top 10 lists, keyed by source and by topic.
+    lost_by_source: Counter[str | None] = Counter()
+    lost_by_topic: Counter[str | None] = Counter()
+    gained_by_source: Counter[str | None] = Counter()
+    gained_by_topic: Counter[str | None] = Counter()
+    for document in documents.filter(pl.col("change") != 0).iter_rows(named=True):
+        source = document["source"]
+        gained_by_source[source] += len(document["entered"])
+        lost_by_source[source] += len(document["left"])
+        gained_by_topic.update(change["topic"] for change in document["entered"])
+        lost_by_topic.update(change["topic"] for change in document["left"])
+    return [
+        *_compare_groups("source of the document", lost_by_source, gained_by_source),
+        *_compare_groups("topic of the query", lost_by_topic, gained_by_topic),
+    ]
+
+
+def _compare_groups(what: str, lost: Counter[str | None], gained: Counter[str | None]) -> list[str]:
+    """Return a sentence on the places that each group has lost and gained; empty if there is only one."""
+    names = [name for name in lost.keys() | gained.keys() if name is not None]
+    if len(names) <= 1:
+        return []
+    worst_first = sorted(names, key=lambda name: (-lost[name], -gained[name], name))
+    clauses = [
+        f"{quoted(name)} {lost[name]} lost, {gained[name]} gained" for name in worst_first[:_NAMED_SOURCES]
+    ]
+    if len(names) > _NAMED_SOURCES:
+        clauses.append(f"and {len(names) - _NAMED_SOURCES} more")
+    return [f"By {what}: {'; '.join(clauses)}."]
 
 
 def _compare_queries(document: Mapping[str, Any]) -> str:
@@ -291,15 +305,16 @@ def _compare_queries(document: Mapping[str, Any]) -> str:
 
     An example is "3 queries instead of 1: rank 2 instead of 40 for 'first query', and 1 more".
     """
+    # The largest changes of rank come first.
     changes = document["entered"] if document["change"] > 0 else document["left"]
-    named = []
+    examples = []
     for change in changes[:_NAMED_QUERIES]:
         query = quoted(beginning(change["query"], _QUERY_CHARACTERS))
-        named.append(f"rank {change['rank']:,} instead of {change['rank_without']:,} for {query}")
-    if len(changes) > len(named):
-        named.append(f"and {len(changes) - len(named):,} more")
+        examples.append(f"rank {change['rank']:,} instead of {change['rank_without']:,} for {query}")
+    if len(changes) > len(examples):
+        examples.append(f"and {len(changes) - len(examples):,} more")
     counts = f"{counted(document['hits'], 'query', 'queries')} instead of {document['hits_without']}"
-    return f"{counts}: {', '.join(named)}"
+    return f"{counts}: {', '.join(examples)}"
 
 
 def effect(document: Mapping[str, Any]) -> str:
@@ -332,15 +347,13 @@ def token_rows(audit: Audit) -> pl.DataFrame:
     """Return the rows of the token table, in the order of tokens.parquet; see `TOKEN_COLUMNS`."""
     rows = []
     for token in audit.tokens.iter_rows(named=True):
-        found = token["found"]
-        intervals = {
-            "push_interval": interval(token["push_low"], token["push_high"], _PUSH_DIGITS),
-            # In percent, whose sign stands in the title of the column.
-            "found_interval": None
-            if found is None
-            else interval(token["found_low"], token["found_high"], 0, "%").replace("%", ""),
-        }
-        rows.append(token | intervals)
+        push_interval = interval(token["push_low"], token["push_high"], _PUSH_DIGITS)
+        found_interval = None
+        if token["found"] is not None:
+            in_percent = interval(token["found_low"], token["found_high"], 0, "%")
+            found_interval = in_percent.replace("%", "")  # the sign stands in the title of the column
+        rows.append(token | {"push_interval": push_interval, "found_interval": found_interval})
+    # All rows decide the types of the columns, because the first ones may be null.
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
@@ -348,9 +361,11 @@ def setup(audit: Audit) -> str:
     """Return sentences that say what was searched, and what was left out."""
     index = audit.record.index
     result = audit.result
-    cut = f", {index.cut:,} of them cut at the length that the model reads" if index.cut else ""
+    about_documents = ""
+    if index.cut:
+        about_documents += f", {index.cut:,} of them cut at the length that the model reads"
     if index.vectors is not None:
-        cut += f", with the vectors of {index.vectors}"
+        about_documents += f", with the vectors of {index.vectors}"
     remarks = "".join(f" {note[0].upper()}{note[1:]}." for note in audit.record.notes)
     found = ""
     if result.found_without is not None:
@@ -361,8 +376,8 @@ def setup(audit: Audit) -> str:
         )
     return (
         f"Measured by exact search: {counted(index.queries, 'query', 'queries')} ({index.queries_from}) "
-        f"among {index.documents:,} documents{cut}. {len(result.stuffed_ids)} documents got {COPIES} copies, "
-        "one at a time, in front and behind in turn. "
+        f"among {index.documents:,} documents{about_documents}. {len(result.stuffed_ids)} documents got "
+        f"{COPIES} copies, one at a time, in front and behind in turn. "
         f"Results: the first {result.depth}; without copies, a document is in those of "
         f"{number(result.results_without, 2)} queries that it does not answer.{found}{remarks}"
     )
@@ -407,9 +422,11 @@ def limits(audit: Audit) -> list[str]:
         "Only copies were looked for in the documents, not other texts that mislead a search, nor who wrote "
         "them and why.",
     ]
-    if index.documents < index.read - index.blank:
+    if index.documents < index.read - index.blank:  # of all documents with text
         sentences.append(f"{index.documents:,} of {index.read:,} documents were searched, drawn by chance.")
-    if index.queries_from == index.answers_from:
+    if (
+        index.queries_from == index.answers_from
+    ):  # first sentences: other queries differ from what answers them
         sentences.append(
             "The queries are first sentences of documents, not what users ask. `--queries` takes yours."
         )
@@ -424,35 +441,36 @@ def next_steps(audit: Audit) -> list[NextStep]:
     """Return the recommended next steps, each with a command."""
     run = quote(audit.record.run)
     documents = quote(audit.record.documents)
-    column = "".join(f" {quote(word)}" for word in columns_of(audit.record.column).as_options())
-    words = "" if audit.sticky.is_empty() else f" --audit {quote(str(audit.path))}"
+    column_options = "".join(f" {quote(word)}" for word in columns_of(audit.record.column).as_options())
+    rules_options = "" if audit.sticky.is_empty() else f" --audit {quote(str(audit.path))}"
     for option, file in (("--allow", audit.record.allow), ("--known", audit.record.known)):
         if file is not None:
-            words += f" {option} {quote(file)}"
+            rules_options += f" {option} {quote(file)}"
     if audit.result.with_copies:
         purpose = "take the copies out of the documents that have them, then index these documents again"
-        files = f"{documents}{column}{words} --out YOUR_FILE --rules-out {_RULES_FILE}"
+        files = f"{documents}{column_options}{rules_options} --out YOUR_FILE --rules-out {_RULES_FILE}"
         clean = NextStep(purpose, f"stickytoken clean {run} {files}")
     else:
         purpose = "save what to look for in new documents"
-        clean = NextStep(purpose, f"stickytoken clean {run}{words} --rules-out {_RULES_FILE}")
+        clean = NextStep(purpose, f"stickytoken clean {run}{rules_options} --rules-out {_RULES_FILE}")
     check = NextStep(
         "in CI, fail if documents have copies of flagged tokens, repeated words or special tokens (needs "
         f"only {_RULES_FILE})",
-        f"stickytoken check {_RULES_FILE} --documents {documents}{column} --fail-on-documents repetition "
-        "--fail-on-documents special",
+        f"stickytoken check {_RULES_FILE} --documents {documents}{column_options} --fail-on-documents "
+        "repetition --fail-on-documents special",
     )
     if not audit.record.repairable:
         return [clean, check]
     sticky = audit.sticky
-    flagged = audit.tokens.filter(group=FLAGGED)
     if not sticky.is_empty():
-        names = ""
-        if len(sticky.filter(group=FLAGGED)) < len(sticky):  # the run alone would not repair them all
-            names = "".join(f" --tokens {quote(f'#{token_id}')}" for token_id in sticky["token_id"].to_list())
+        token_options = ""
+        # By default, `repair` takes the tokens that the run flags. Others have to be named.
+        if len(sticky.filter(group=FLAGGED)) < len(sticky):
+            for token_id in sticky["token_id"].to_list():
+                token_options += f" --tokens {quote(f'#{token_id}')}"
         purpose = "repair the model, then encode the documents again with the repaired copy"
-        return [NextStep(purpose, f"stickytoken repair {run}{names} --out YOUR_FOLDER"), clean, check]
-    if not flagged.is_empty():
+        return [NextStep(purpose, f"stickytoken repair {run}{token_options} --out YOUR_FOLDER"), clean, check]
+    if not audit.tokens.filter(group=FLAGGED).is_empty():
         purpose = "if others can write your documents, repair the model as well: the run flags tokens of it"
         return [clean, check, NextStep(purpose, f"stickytoken repair {run} --out YOUR_FOLDER")]
     return [clean, check]
