@@ -109,7 +109,7 @@ class MissingExtraError(StickyTokenError):
 
 @contextmanager
 def reading(name: object, kind: type[StickyTokenError] = InputError) -> Iterator[None]:
-    """Return a context manager that turns an OSError into a StickyTokenError that names the file.
+    """Turn an OSError, raised while a block reads a file, into a StickyTokenError that names the file.
 
     Args:
         name: The file or folder to name in the message.

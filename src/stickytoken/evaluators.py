@@ -89,6 +89,7 @@ class StickyTokenEvaluator(SentenceEvaluator):
             ModelError: the model cannot be used.
             EncodingError: the model gives no usable vector for a text.
         """
+        # A new folder each time: a run that is kept would not measure the new weights.
         with TemporaryDirectory() as folder:
             run = detect(
                 model,
@@ -101,10 +102,11 @@ class StickyTokenEvaluator(SentenceEvaluator):
         names = [quoted(token) for token in run.sticky["token"]]
         logger.info(f"{counted(len(names), 'sticky token')} {' '.join(names)}".rstrip())
         metrics = {"sticky": float(len(names))}
-        for key, measure in (("hidden", ERASED), ("pushed", PUSH)):
-            largest = ComparedRun(run.model_title, run).largest(measure)
-            if largest is not None:
-                metrics[key] = largest.value
+        measured = ComparedRun(run.model_title, run)
+        for name, measure in (("hidden", ERASED), ("pushed", PUSH)):
+            largest = measured.largest(measure)
+            if largest is not None:  # the push is unknown if the texts do not suffice for documents
+                metrics[name] = largest.value
         if output_path is not None and self.write_csv:
             row = {"epoch": epoch, "steps": steps, **metrics}
             self._append(Path(output_path) / self.csv_file, row)

@@ -198,12 +198,12 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
     return _encoder_of_object(model, spec)
 
 
-def _options_passed(spec: EncoderSpec) -> list[str]:
+def _list_passed_options(spec: EncoderSpec) -> list[str]:
+    """Return the names of the options that were passed, except those that a loaded model ignores."""
     options = asdict(part_of(spec, LoadingSettings)) | asdict(spec.prompting)
+    unset = (None, False)  # the defaults of all of them
     return [
-        name
-        for name, value in options.items()
-        if value not in (None, False) and name not in _IGNORED_AFTER_LOADING
+        name for name, value in options.items() if value not in unset and name not in _IGNORED_AFTER_LOADING
     ]
 
 
@@ -216,7 +216,7 @@ def _load_endpoint(spec: EncoderSpec) -> Encoder:
     from stickytoken.encoders.endpoint.encoder import load_endpoint
 
     supported = ("prompt", "query_prompt", "max_length", "truncate_dim")
-    unsupported = [name for name in _options_passed(spec) if name not in supported]
+    unsupported = [name for name in _list_passed_options(spec) if name not in supported]
     if spec.dtype != "float32":  # the server chooses the precision, and sends float32
         unsupported.append("dtype")
     if unsupported:
@@ -224,9 +224,9 @@ def _load_endpoint(spec: EncoderSpec) -> Encoder:
             f"{', '.join(unsupported)} cannot be set on {spec.model}, which is behind an endpoint: leave it "
             "out"
         )
-    for text in (spec.prompting.prompt, spec.prompting.query_prompt):
-        if text is not None and _is_prompt_name(text):
-            raise _unknown_prompt(text, spec.model, ())
+    for prompt in (spec.prompting.prompt, spec.prompting.query_prompt):
+        if prompt is not None and _is_prompt_name(prompt):
+            raise _unknown_prompt(prompt, spec.model, known_names=())  # servers don't tell saved prompts
     return load_endpoint(spec)
 
 
@@ -238,6 +238,7 @@ def _is_function(model: object) -> TypeGuard[TextFunction]:
 def _encoder_of_function(function: TextFunction, spec: EncoderSpec) -> Encoder:
     vocabulary = vocabulary_of(spec.tokenizer, spec.candidates)
     model = FunctionModel(function, vocabulary, spec.max_length)
+    # A function has the other two: its tokenizer or candidates are the vocabulary.
     refuse_endpoint_options(model.name, spec, ("endpoint",))
     encoder = TextEncoder(model, spec.truncate_dim)
     _refuse_loading_options(function, encoder.name, spec, supported=("max_length", "truncate_dim"))
@@ -259,7 +260,7 @@ def _encoder_of_object(model: Encoder | TextModel | TextFunction, spec: EncoderS
 
 def _refuse_loading_options(model: object, name: str, spec: EncoderSpec, supported: tuple[str, ...]) -> None:
     """Raise an InputError if an option is set that has no effect because the model is already loaded."""
-    ignored = [option for option in _options_passed(spec) if option not in supported]
+    ignored = [option for option in _list_passed_options(spec) if option not in supported]
     if ignored:
         raise InputError(
             f"{', '.join(ignored)} cannot be set on {name}, a {type(model).__name__} that is already "
@@ -296,7 +297,7 @@ def load_from_spec(spec: EncoderSpec) -> Encoder:
         ModelError: the model cannot be found, reached or used.
         InputError: an option has an invalid value, or does not apply to this model.
     """
-    if spec.dtype is None:
+    if spec.dtype is None:  # not chosen
         spec = replace(spec, dtype="float32")
     if names_endpoint(spec.model):
         return _load_endpoint(spec)
@@ -310,11 +311,14 @@ def load_from_spec(spec: EncoderSpec) -> Encoder:
     folder = Path(source.location)
     if source.origin is Origin.FOLDER:
         spec = replace(spec, model=str(folder.resolve()))
+    is_local = source.origin is not Origin.HUB
+    # Types of the modules of a saved SentenceTransformer, in their order; empty for any other model.
     saved_modules: list[str] = []
-    if source.origin is not Origin.HUB and (folder / "modules.json").is_file():
+    if is_local and (folder / "modules.json").is_file():
         with suppress(ValueError, KeyError, TypeError):  # a damaged file is reported when the model is loaded
             modules = json.loads((folder / "modules.json").read_text("utf-8"))
             saved_modules = [str(module["type"]) for module in modules]
+        # A language model that was saved with a prompt begins with the module that inserts the prompt.
         is_language_model = saved_modules[:1] == [PROMPT_MODULE]
     else:
         is_language_model = asks_for_prompt(spec.prompting)
@@ -322,8 +326,9 @@ def load_from_spec(spec: EncoderSpec) -> Encoder:
         return load_language_model(source, spec, saved_modules)
     _refuse_prompt_options(spec.prompting, source.name)
     prompt = spec.prompting.prompt
-    is_plain_folder = source.origin is not Origin.HUB and not saved_modules
-    if is_plain_folder and prompt is not None and _is_prompt_name(prompt):
+    has_no_prompts = is_local and not saved_modules
+    if has_no_prompts and prompt is not None and _is_prompt_name(prompt):
+        # The name may be a mistyped one of a prompt for language models.
         raise _unknown_prompt(prompt, repr(source.name), PROMPTS)
     return _load_plain(source, spec)
 
@@ -354,6 +359,7 @@ def _encoder_of_sentence_transformer(model: SentenceTransformer, spec: EncoderSp
 
     refuse_endpoint_options(model, spec)
     first_module: Any = model[0] if len(model) else None  # the encoder refuses a model without modules
+    # A SentenceTransformer doesn't know its name, but the transformers model in it may know where it is from.
     location = getattr(getattr(first_module, "config", None), "_name_or_path", None)
     name = Path(location).name if location else "model"
     _require_usable_model(model, spec, name)
@@ -372,6 +378,7 @@ def _require_usable_model(model: SentenceTransformer, spec: EncoderSpec, name: s
             f"{name} is guarded, so copies of a token would not reach the model: pass its attribute unguarded"
         )
     device = spec.device
+    # Numbers of devices are not compared: cuda may mean cuda:1.
     if device is not None and str(model.device).split(":")[0] != device.split(":")[0]:
         raise InputError(f"the model is on {model.device}, not {device}: move it first with model.to()")
     if model.device.type == "meta":
@@ -421,12 +428,14 @@ def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
             StickyTokenWarning,
             stacklevel=2,
         )
-    if spec.precision is not None:
+    if spec.precision is not None:  # TF32 exists on CUDA only
         devices.require_cuda(model.device.type, name)
+    # The encoder of texts without a role makes those of all roles, which share the model.
     options = replace(_with_prompt_texts(spec, model, name), role=None)
     encoder = SentenceTransformerEncoder(model, name, options)
     if dtype != "float32":
         _require_supported_dtype(encoder, dtype)
+    # How to load the same encoder again, such as in a worker.
     encoder.spec = replace(encoder.options, device=encoder.device)
     return encoder.in_role(spec.role)
 
@@ -443,7 +452,7 @@ def set_precision(model: SentenceTransformer, dtype: str, name: str) -> None:
     asked_dtype = getattr(torch, dtype)
     backbone_weights: set[int] = set()  # ids of the tensors
     for module in model.modules():
-        if not isinstance(module, PreTrainedModel):
+        if not isinstance(module, PreTrainedModel):  # not the backbone
             continue
         dtypes = [weight.dtype for weight in module.parameters() if weight.is_floating_point()]
         if dtypes and asked_dtype not in dtypes:
@@ -497,7 +506,7 @@ def _require_supported_dtype(encoder: SentenceTransformerEncoder, dtype: str) ->
         ModelError: the device or the model cannot compute in this precision.
     """
     try:
-        _ = encoder.dimension
+        _ = encoder.dimension  # which is found by encoding a text
     except ModelError as error:
         # torch raises RuntimeError for an unsupported operation or mixture of types.
         if not isinstance(error.__cause__, RuntimeError):
@@ -537,7 +546,7 @@ def require_model(name: str, revision: str | None = None) -> None:
 def _require_hub_files(name: str, revision: str | None) -> None:
     from transformers.utils.hub import cached_file
 
-    repositories = resolution.hub_repositories(name)
+    repositories = resolution.hub_repositories(name)  # a short name may stand for several
     *earlier_places, last_place = itertools.product(repositories, ("modules.json", "config.json"))
     for repository, file in earlier_places:
         with suppress(OSError):  # raised if the file does not exist or cannot be reached
@@ -577,7 +586,7 @@ def _with_prompt_texts(spec: EncoderSpec, model: SentenceTransformer, name: str)
     if prompt_name is None:
         prompt = _read_prompt(model, spec.prompting.prompt, name)
     elif prompt_name in saved_prompts:
-        prompt = str(saved_prompts[prompt_name] or "")
+        prompt = str(saved_prompts[prompt_name] or "")  # a saved prompt may be None
     else:
         raise _unknown_prompt(prompt_name, name, saved_prompts)
     query_prompt = _read_prompt(model, spec.prompting.query_prompt, name)
@@ -594,6 +603,7 @@ def _is_prompt_name(prompt: str) -> bool:
 
 
 def _read_prompt(model: SentenceTransformer, prompt: str | None, name: str) -> str | None:
+    """Return the text of a prompt that was passed as a name or a text; None if none was passed."""
     saved_prompts: dict[str, Any] = model.prompts
     if prompt is None or not _is_prompt_name(prompt):
         return prompt
@@ -609,14 +619,15 @@ def _read_prompt(model: SentenceTransformer, prompt: str | None, name: str) -> s
 
 
 def _unknown_prompt(prompt: str, model_name: str, known_names: Iterable[str]) -> InputError:
+    """Return the error about a name that no prompt of the model has."""
     names = sorted(known_names)
     if not names:
         choices = "it has no named prompts"
     elif len(names) <= _LISTED_PROMPTS:
         choices = f"its prompts are {', '.join(names)}"
     else:
-        close_names = closest_names(prompt, names) or names[:_LISTED_PROMPTS]
-        choices = f"it has {len(names)}, such as {', '.join(close_names)}"
+        examples = closest_names(prompt, names) or names[:_LISTED_PROMPTS]
+        choices = f"it has {len(names)}, such as {', '.join(examples)}"
     return InputError(
         f"{model_name} has no prompt named {prompt!r}: {choices}. A text to put before every input has more "
         f"than one word or ends with a space or a colon, such as {f'{prompt}: '!r}"

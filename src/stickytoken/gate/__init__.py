@@ -103,7 +103,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         raise InputError(
             "words are looked for in documents, but none were passed: pass documents, or leave words out"
         )
-    failing_kinds = {SpanKind.FLAGGED.value}
+    failing_kinds = {SpanKind.FLAGGED.value}  # always, whatever the user names
     for kind in list_of("kinds", "fail_on_documents", fail_on_documents):
         if kind not in list(SpanKind):
             raise InputError(f"fail_on_documents contains {shown(kind)}: use {', '.join(SpanKind)}")
@@ -121,12 +121,13 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         "folder": folder,
     }
     max_tokens = 0 if max_tokens is None else whole_number("max_tokens", max_tokens, 0)
-    search: Callable[[Run | Cleaner | str | Path], Scan] | None = None
+    # Scans the documents, by the rules that it is given; None without documents.
+    scan_documents: Callable[[Run | Cleaner | str | Path], Scan] | None = None
     if documents is not None:
         if isinstance(documents, (str, Path)):
             open_documents(documents, NamedColumns(column))  # fail before a detection, not after it
         # Effects are not measured, because they do not decide whether a document makes the check fail.
-        search = partial(
+        scan_documents = partial(
             scan,
             documents=documents,
             column=column,
@@ -138,9 +139,9 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
     are_columns_chosen = bool(columns.names)
     if isinstance(source, Cleaner) or names_rules_file(source):
         return _check_by_rules(
-            source, search, failing_kinds, options_for_runs, are_columns_chosen=are_columns_chosen
+            source, scan_documents, failing_kinds, options_for_runs, are_columns_chosen=are_columns_chosen
         )
-    if fail_on == FailOn.NONE and search is None:
+    if fail_on == FailOn.NONE and scan_documents is None:
         raise InputError(
             "fail_on is 'none', so tokens cannot make the check fail, and no documents were passed: pass "
             "documents, or another value of fail_on"
@@ -149,7 +150,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
     folder = DEFAULT_FOLDER if folder is None else file_path("folder", folder)
     found = find_run(source, folder, revision, progress)
     run = found.run
-    notes = found.notes
+    notes = [*found.notes]
     incomplete = _find_gaps_of_run(run, "the run")
     if baseline_run is not None:
         require_comparable(run, baseline_run)
@@ -158,15 +159,16 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
     findings, counted = judge_tokens(run, mildest_counted, max_tokens, baseline_run, place)
     rules = [STICKY_TOKEN]
     checked_documents = None
-    if search is not None:
-        finished_scan = search(run)
+    if scan_documents is not None:
+        finished_scan = scan_documents(run)
         findings = [*_list_findings(finished_scan, failing_kinds), *findings]
         rules += RULES
         incomplete += find_gaps(finished_scan)
         checked_documents = _summarize_documents(
             finished_scan, failing_kinds, are_columns_chosen=are_columns_chosen
         )
-        notes = [*notes, f"read: {finished_scan.result.reading}"]
+        notes.append(f"read: {finished_scan.result.reading}")
+    notes += _collect_notes(run)
     return Check(
         model=run.model_name,
         run=run.path,
@@ -178,7 +180,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         rules=tuple(rules),
         findings=tuple(findings),
         incomplete=tuple(incomplete),
-        notes=(*notes, *_collect_notes(run)),
+        notes=tuple(notes),
         documents=checked_documents,
         examined=run.record.tokens,
         available=run.available,
@@ -187,7 +189,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
 
 def _check_by_rules(
     source: Cleaner | str | Path,
-    search: Callable[[Run | Cleaner | str | Path], Scan] | None,
+    scan_documents: Callable[[Run | Cleaner | str | Path], Scan] | None,
     failing_kinds: Collection[str],
     options_for_runs: Mapping[str, object],
     *,
@@ -195,7 +197,7 @@ def _check_by_rules(
 ) -> Check:
     """Check documents with the rules of a rules file or a cleaner.
 
-    ``search`` scans the documents with the rules; None if no documents were passed. ``options_for_runs`` has
+    ``scan_documents`` scans them with the rules; None if no documents were passed. ``options_for_runs`` has
     the values of the options that make no sense here; None if an option was not passed.
 
     Raises:
@@ -209,20 +211,20 @@ def _check_by_rules(
             f"{name} has only rules for documents: leave out {' and '.join(passed_options)}, or pass a run "
             "or a model in its place"
         )
-    if search is None:
+    if scan_documents is None:
         raise InputError(
             f"{name} has only rules for documents, and no documents were passed: pass documents, or pass a "
             "run or a model in its place"
         )
-    scan = search(source)
-    notes = [f"read: {scan.result.reading}"]
-    if not scan.record.rules["words"]:
+    finished_scan = scan_documents(source)
+    notes = [f"read: {finished_scan.result.reading}"]
+    if not finished_scan.record.rules["words"]:
         notes.append(
             f"{rules_file or 'the cleaner'} names no flagged token, so no copies of flagged tokens were "
             "looked for"
         )
     return Check(
-        model=scan.record.model or None,
+        model=finished_scan.record.model or None,  # empty if the rules don't name it
         run=None,
         fail_on=FailOn.NONE,
         max_tokens=0,
@@ -230,16 +232,17 @@ def _check_by_rules(
         sticky=None,
         baseline=None,
         rules=RULES,
-        findings=tuple(_list_findings(scan, failing_kinds)),
-        incomplete=tuple(find_gaps(scan)),
+        findings=tuple(_list_findings(finished_scan, failing_kinds)),
+        incomplete=tuple(find_gaps(finished_scan)),
         notes=tuple(notes),
-        documents=_summarize_documents(scan, failing_kinds, are_columns_chosen=are_columns_chosen),
+        documents=_summarize_documents(finished_scan, failing_kinds, are_columns_chosen=are_columns_chosen),
         rules_file=rules_file,
     )
 
 
 def _list_findings(scan: Scan, failing_kinds: Collection[str]) -> list[Finding]:
     worst_first = scan_findings(scan, failing_kinds)
+    # Findings that make the check fail come first. The sort keeps the order of all others.
     return sorted(worst_first, key=lambda finding: finding.level is not Level.ERROR)
 
 
@@ -330,13 +333,15 @@ def _collect_notes(run: Run) -> list[str]:
     notes = [*run.description.notes, *run.description.coverage]
     loading = run.record.model.loading
     is_behind_endpoint = loading is not None and loading.endpoint is not None
-    defaults = choose_insertion(SETTINGS_OF_METHOD[run.record.method](), is_behind_endpoint)
+    settings_class = SETTINGS_OF_METHOD[run.record.method]
+    # The default insertion depends on the model: one behind an endpoint reads only texts.
+    defaults = choose_insertion(settings_class(), texts_only=is_behind_endpoint)
     changed_settings = []
     for name, value in run.record.settings.items():
         default = getattr(defaults, name, value)
         if isinstance(default, tuple):
             default = list(default)  # as the record has it
-        if name != "seed" and default != value:
+        if name != "seed" and default != value:  # any seed is as good as the default one
             changed_settings.append(f"{name} {value}")
     if changed_settings:
         notes.append(f"the run used non-default settings: {', '.join(changed_settings)}")

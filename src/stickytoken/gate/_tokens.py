@@ -55,6 +55,7 @@ def require_comparable(run: Run, baseline: Run) -> None:
 
 
 def _read_measures(row: Mapping[str, Any]) -> dict[str, Interval[float]]:
+    """Return the measures that a row of tokens.parquet has with an interval, keyed by column."""
     intervals = {}
     for measure in MEASURES:
         value = row.get(measure.key)
@@ -111,11 +112,12 @@ def judge_tokens(
         change = None
         if baseline is not None:
             thresholds = run.thresholds(row)
+            # The columns of the measures that make the token sticky.
             flagging_keys = {measure.key for measure in MEASURES if measure.is_reached(row, thresholds)}
             change = _find_change(baseline_row, measures, baseline_measures, flagging_keys)
         is_counted = change != "known" and (grades is None or row.get("severity") in grades)
         judged.append(_JudgedToken(row, measures, baseline_measures, change, is_counted))
-    judged.sort(key=lambda token: not token.is_counted)
+    judged.sort(key=lambda token: not token.is_counted)  # keeps the order among equals: worst first
     counted = sum(token.is_counted for token in judged)
     # A file in the repository is named by `path`, a file outside the repository by `outside`; see `Finding`.
     path, outside = place_of(run.path / store.TOKENS_FILE)
@@ -129,7 +131,7 @@ def judge_tokens(
         if token.change == "known":
             level = Level.NOTE
         elif token.is_counted and counted > max_tokens:
-            level = Level.ERROR
+            level = Level.ERROR  # which makes the check fail
         finding = Finding(
             rule=STICKY_TOKEN.id,
             level=level,
@@ -159,7 +161,7 @@ def _find_change(
     Measures are keyed by their column; ``flagging_keys`` are those of the measures that flag the token.
     """
     shared_keys = measures.keys() & baseline_measures.keys()
-    lacks_flagging_measure = not baseline_measures.keys() >= flagging_keys
+    lacks_flagging_measure = bool(flagging_keys - baseline_measures.keys())
     if baseline_row is None or not shared_keys or lacks_flagging_measure:
         return "new"
     if all(measures[key].low <= baseline_measures[key].high for key in shared_keys):
@@ -168,6 +170,7 @@ def _find_change(
 
 
 def _list_properties(token: _JudgedToken) -> dict[str, Any]:
+    """Return what JSON and SARIF documents say about a token, None where it was not measured."""
     row = token.row
     properties = {name: row.get(name) for name in ("token_id", "token", "severity")}
     for measure in MEASURES:
