@@ -91,6 +91,7 @@ def command(*, settings: Sequence[str] = ()) -> Callable[[_Command], _Command]:
 
 
 def _groups_of(hints: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters whose type is a dataclass, which is a group of options, keyed by name."""
     groups: dict[str, Any] = {}
     for name, hint in hints.items():
         # A group is the type hint, or the metadata of an `Annotated` type if the group is made by a function.
@@ -117,6 +118,7 @@ def _parameters_of(
     parameters = []
 
     def add(name: str, value_type: FieldType, default: Any, description: str | None) -> None:
+        """Add the parameter of an argument or option."""
         parameters.append(_parameter(name, value_type, default, description, is_setting=name in settings))
 
     for name, parameter in inspect.signature(function).parameters.items():
@@ -133,11 +135,12 @@ def _parameters_of(
                 add(option, value_types[field], defaults[field], group_descriptions.get(field))
     add("quiet", field_type(_QUIET), False, None)
     add("verbose", field_type(_VERBOSE), False, None)
+    # The metadata of each annotation is the `typer.Argument` or `typer.Option` that `_parameter` put there.
     has_settings = any(parameter.annotation.__metadata__[0].hidden for parameter in parameters)
     if has_settings:
         add("set_", field_type(_SET), None, None)
     add("config", field_type(_CONFIG), None, None)
-    if "context" in hints:
+    if "context" in hints:  # Typer passes it by the annotation
         kind = inspect.Parameter.KEYWORD_ONLY
         parameters.append(inspect.Parameter("context", kind, annotation=typer.Context))
     return parameters
@@ -153,7 +156,8 @@ def _parameter(
     option that is in neither is a setting.
     """
     own_options = [item for item in value_type.metadata if isinstance(item, ParameterInfo)]
-    option = copy(own_options[0] if own_options else FIELD_OPTIONS.get(name, setting()))
+    shared_option = own_options[0] if own_options else FIELD_OPTIONS.get(name, setting())
+    option = copy(shared_option)  # other commands have it, too
     option.help = option.help or description
     option.hidden = option.hidden or is_setting
     if value_type.minimum is not None:
@@ -224,11 +228,13 @@ class PanelledCommand(TyperCommand):
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the arguments, followed by the options in the order of their panels."""
 
-        def rank(param: Any) -> int:
+        def panel_number(param: Any) -> int:
             panel = getattr(param, "rich_help_panel", None)
-            return 1 + PANELS.index(panel) if isinstance(param, TyperOption) and panel in PANELS else 0
+            if isinstance(param, TyperOption) and panel in PANELS:
+                return 1 + PANELS.index(panel)
+            return 0  # an argument, which comes first
 
-        return sorted(super().get_params(ctx), key=rank)
+        return sorted(super().get_params(ctx), key=panel_number)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the options and settings of a command.
@@ -258,6 +264,7 @@ class PanelledCommand(TyperCommand):
         return rest
 
     def _advice_on(self, option_name: str) -> str | None:
+        """Return what to pass in place of an option that does not exist; None if this is not known."""
         name = option_name.removeprefix("--")
         if name in self.settings:
             value = "true" if self.settings[name].is_flag else "VALUE"
@@ -270,12 +277,13 @@ class PanelledCommand(TyperCommand):
 
 
 def _shown_kind(param: TyperOption) -> str | None:
+    """Return how --help names the kind of an option's value; None for the name that Typer gives it."""
     kind = param.type_descriptor
     if param.is_flag:
         return ""
-    if kind.is_ranged:
+    if kind.is_ranged:  # Typer would call it a range, and shows its limits beside it
         return f"<{kind.ranged_type_name}>"
-    if kind.is_list and not kind.is_path:
+    if kind.is_list and not kind.is_path:  # each value is passed with an option of its own
         return "<str>"
     return None
 
@@ -315,7 +323,7 @@ def _apply_settings(ctx: typer.Context, value: list[str] | None) -> None:
         if option.multiple:
             values.setdefault(option.name, []).append(text)
         else:
-            values[option.name] = text
+            values[option.name] = text  # the last one counts
     ctx.default_map = {**(ctx.default_map or {}), **values}  # --set takes precedence over files
 
 
@@ -387,7 +395,7 @@ def project_table(start: Path) -> tuple[Path, dict[str, Any]] | None:
                 return file, table
             if table is not None:
                 raise InputError(f"{file}: tool.stickytoken must be a table, [tool.stickytoken]")
-        if (folder / ".git").exists():
+        if (folder / ".git").exists():  # the root of the repository
             return None
     return None
 
@@ -403,8 +411,13 @@ def _read_toml(file: Path) -> dict[str, Any]:
 
 
 def _apply_files(ctx: typer.Context, value: Path | None) -> None:
+    """Store the values in pyproject.toml and in the file of --config as defaults in the context.
+
+    This function is the callback of --config. ``value`` is the file that was passed; its values take
+    precedence over those in pyproject.toml.
+    """
     values: dict[str, Any] = {}
-    if not ctx.resilient_parsing:
+    if not ctx.resilient_parsing:  # not for shell completion, which must not fail because of a file
         project = project_table(Path.cwd())
         if project is not None:
             project_file, table = project
@@ -426,20 +439,24 @@ def _entries_of(ctx: Any, table: dict[str, Any], file: Path, *, is_project_file:
     """
     values: dict[str, Any] = {}
     command = str(ctx.info_name)
-    tables = {name: entry for name, entry in table.items() if isinstance(entry, dict)}
+    subtables = {name: entry for name, entry in table.items() if isinstance(entry, dict)}
     if not is_project_file or command == _PROJECT_COMMAND:
-        entries = {name: entry for name, entry in table.items() if name not in tables}
-        values |= _check_entries(ctx, entries, file, f"[{_PROJECT_TABLE}]" if is_project_file else "the file")
-    for name in tables:
-        if name not in ctx.parent.command.commands:
-            hint = suggestion(name, ctx.parent.command.commands)
+        entries = {name: entry for name, entry in table.items() if name not in subtables}
+        place = f"[{_PROJECT_TABLE}]" if is_project_file else "the file"
+        values |= _check_entries(ctx, entries, file, place)
+    all_commands = ctx.parent.command.commands
+    for name in subtables:
+        if name not in all_commands:
+            hint = suggestion(name, all_commands)
             raise InputError(f"{file} has a table [{visible(name)}], but no command has this name{hint}")
-    where = f"[{_PROJECT_TABLE}.{command}]" if is_project_file else f"[{command}]"
-    return values | _check_entries(ctx, tables.get(command, {}), file, where)
+    place = f"[{_PROJECT_TABLE}.{command}]" if is_project_file else f"[{command}]"
+    return values | _check_entries(ctx, subtables.get(command, {}), file, place)
 
 
-def _check_entries(ctx: Any, entries: Mapping[str, Any], file: Path, where: str) -> dict[str, Any]:
+def _check_entries(ctx: Any, entries: Mapping[str, Any], file: Path, place: str) -> dict[str, Any]:
     """Check the entries of a table in the same way as options on the command line.
+
+    ``place`` names the table in messages.
 
     Returns:
         The values as Typer accepts them, keyed by parameter name, such as ``max_tokens``.
@@ -447,6 +464,7 @@ def _check_entries(ctx: Any, entries: Mapping[str, Any], file: Path, where: str)
     Raises:
         InputError: There is no option or setting of this name, or its value is invalid.
     """
+    # All options but the two that only make sense on the command line.
     own_params = [param for param in ctx.command.params if param.name not in ("set_", "config")]
     options: dict[str, Any] = {
         _long_name(param): param for param in own_params if isinstance(param, TyperOption)
@@ -462,7 +480,7 @@ def _check_entries(ctx: Any, entries: Mapping[str, Any], file: Path, where: str)
             if ctx.command.settings:
                 names.append("or what --set help lists")
             hint = suggestion(name, params)
-            raise InputError(f"{file}: {where} has no entry {visible(name)!r}{hint}: use {', '.join(names)}")
+            raise InputError(f"{file}: {place} has no entry {visible(name)!r}{hint}: use {', '.join(names)}")
         param = params[name]
         try:
             # The file may give a single value or a list for a repeatable option, whose value is a list.
@@ -475,7 +493,7 @@ def _check_entries(ctx: Any, entries: Mapping[str, Any], file: Path, where: str)
             param.process_value(ctx, typed_value)
         except typer.TyperException as error:
             reason = error.format_message().removeprefix("Invalid value: ")
-            raise InputError(f"{file}: {name} in {where} is {value!r}: {reason}") from error
+            raise InputError(f"{file}: {name} in {place} is {value!r}: {reason}") from error
     return values
 
 
@@ -489,15 +507,16 @@ _EXPECTED = {bool: "true or false", float: "a number", str: "text that is not em
 
 
 def _convert_value(name: str, param: Any, value: Any, folder: Path) -> Any:
+    """Return a value from a TOML file as the command line would pass it; ``folder`` is that of the file."""
     kind = _type_of_value(param)
     expected_type = _TOML_TYPES.get(kind, str)
-    value_type = float if type(value) is int else type(value)
+    value_type = float if type(value) is int else type(value)  # not isinstance: True is an int
     if value == "" or value_type is not expected_type:
         raise typer.BadParameter(f"use {_EXPECTED[expected_type]}")
     if expected_type is bool:
         return value
     if expected_type is float:
-        return str(value)
+        return str(value)  # Typer parses it, and refuses 1.5 for an int
     path = folder / Path(value).expanduser()
     is_path = kind is Path or (name in _NAME_OR_PATH and path.exists())
     # A path in a file is relative to the file. In the current folder, it stays as it was written.

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, cast
 
 import typer
 
@@ -256,7 +256,8 @@ class EngineOptions:
             from stickytoken.measurement.ray_engine import RayCluster
 
             return RayCluster(self.ray_address, self.workers)
-        for name, value in (("ray-address", self.ray_address), ("workers", self.workers)):
+        ray_options = {"ray-address": self.ray_address, "workers": self.workers}
+        for name, value in ray_options.items():
             if value is not None:
                 raise typer.BadParameter("it needs --set engine=ray", param_hint=f"--set {name}")
         return "local"
@@ -285,6 +286,7 @@ def load_later(
     from stickytoken.loading import DeferredModel
 
     def load_now() -> stickytoken.Encoder:
+        # The library loads it while bars show progress, and `load` shows a spinner in their place.
         with console.bars_hidden():
             return load(source, loading, run, moved_to)
 
@@ -322,25 +324,24 @@ def load(
     if run is not None:
         from stickytoken.detection.run import naming_model_in_errors, recorded_loading
 
-        spec = recorded_loading(run).complete(spec)
+        spec = recorded_loading(run).complete(spec)  # with what the run records and the user has not passed
         error_context = naming_model_in_errors(source, "--model")
     verb = "asking" if at_endpoint else "loading"
     with error_context, console.status(f"{verb} {name}"), garbage_collector_paused():
         from stickytoken.encoders.roles import Role, in_role
         from stickytoken.loading import load_from_spec
 
-        encoder: Any = load_from_spec(spec)
+        encoder = load_from_spec(spec)
         console.raise_if_interrupted()
         if for_documents:
             encoder = in_role(encoder, Role.DOCUMENT)
     if at_endpoint:
-        _announce_server(encoder)
+        _announce_server(cast("EndpointEncoder", encoder))
     else:
         _announce_model(encoder, name, spec.revision)
     if for_documents:
         tell_prompts(encoder)
-    loaded: stickytoken.Encoder = encoder
-    return loaded
+    return encoder
 
 
 def _name_of_model(source: str, run: RunRecord | None, moved_to: str | None) -> str:
@@ -352,6 +353,8 @@ def _spec_of(
 ) -> EncoderSpec:
     """Return how to load a model with the options that the user passed.
 
+    A model behind an endpoint needs no tokenizer of its own if ``tokenizer_needed`` is False.
+
     Raises:
         InputError: The user passed an option that only models behind an endpoint have.
     """
@@ -359,7 +362,7 @@ def _spec_of(
 
     settings = asdict(part_of(loading, LoadingSettings))
     spec = EncoderSpec(model=model, prompting=part_of(loading, Prompting), **settings)
-    if not isinstance(loading, AnyModelOptions):
+    if not isinstance(loading, AnyModelOptions):  # the command has no options for endpoints
         return spec
     if not at_endpoint:
         from stickytoken.loading import refuse_endpoint_options
@@ -390,6 +393,7 @@ def tell_prompts(encoder: stickytoken.Encoder) -> None:
 
 
 def _announce_model(encoder: stickytoken.Encoder, model: str, revision: str | None) -> None:
+    """Print the route that texts take and, with --verbose, where the model was found and how it computes."""
     from stickytoken.encoders.files.resolution import resolve_model
     from stickytoken.encoders.protocol import capabilities_of
 
@@ -406,6 +410,7 @@ def _announce_model(encoder: stickytoken.Encoder, model: str, revision: str | No
 
 
 def _announce_server(encoder: EndpointEncoder) -> None:
+    """Print what the server said about its vectors and, from now on, why its requests wait."""
     encoder.session.waits = lambda reason, seconds: console.inform(f"waiting {seconds:.0f} s: {reason}")
     server = encoder.server
     console.inform(f"endpoint: {server.dimension:,} components, noise {server.noise:.1e}")
@@ -442,10 +447,11 @@ def require_found(
         return name
     if run is None:
         require_model(name, loading.revision)
-    else:
-        with naming_model_in_errors(source, "--model"):
-            spec = recorded_loading(run).complete(EncoderSpec(model=name, revision=loading.revision))
-            require_model(name, spec.revision)
+        return name
+    # The run's revision, unless the user passed another.
+    spec = recorded_loading(run).complete(EncoderSpec(model=name, revision=loading.revision))
+    with naming_model_in_errors(source, "--model"):
+        require_model(name, spec.revision)
     return name
 
 
@@ -453,9 +459,7 @@ def tell_layer(encoder: stickytoken.Encoder) -> None:
     """Print which layer a prompted language model uses."""
     from stickytoken.language_models.encoder import CausalPromptEncoder
 
-    if not isinstance(encoder, CausalPromptEncoder):
-        return
-    if encoder.spec is not None:
+    if isinstance(encoder, CausalPromptEncoder) and encoder.spec is not None:
         choice = encoder.spec.layer_choice
         console.inform(f"layer: {encoder.prompted.layer_count} of {encoder.layers} ({choice})")
 
@@ -481,6 +485,7 @@ def cost_announced(
     from stickytoken.loading import DeferredModel
 
     def ask_before_sending(loaded: stickytoken.Encoder | None) -> None:
+        """Let an endpoint's encoder ask the user before its first request."""
         if isinstance(loaded, EndpointEncoder):
             loaded.session.before_sending = partial(_confirm_cost, loaded, loading, rehearse)
 
@@ -493,7 +498,7 @@ def cost_announced(
         loaded = encoder.loaded if isinstance(encoder, DeferredModel) else encoder
         if not isinstance(loaded, EndpointEncoder):
             return
-        loaded.confirm_answers()  # of commands that write no measurement
+        loaded.confirm_answers()  # for commands that write no measurement, which would do it
         sent = loaded.spending
         if sent.requests:
             counts = f"{sent.requests:,} requests, {sent.tokens:,} tokens{_cost_phrase(sent.cost)}"
@@ -523,7 +528,7 @@ def _confirm_cost(
         is_free = endpoint.address.is_local and not loading.price_per_million
         if loading.yes or is_free:
             return
-        if not sys.stdin.isatty():
+        if not sys.stdin.isatty():  # nobody is there to answer
             raise InputError("cannot ask for confirmation, because stdin is not a terminal: pass --yes")
         if not typer.confirm("go on?", err=True):
             raise typer.Exit(1)
@@ -534,6 +539,7 @@ _REFUSED_SHOWN = 5
 
 
 def _tell_refused(refused: Mapping[str, str]) -> None:
+    """Print the first texts that the server gave no vector for, each with the reason."""
     from stickytoken.encoders.protocol import quote_text
 
     if not refused:
@@ -554,7 +560,7 @@ def _estimate_line(estimate: CostEstimate) -> str:
     counts = f"{estimate.requests:,} requests, {estimate.texts:,} texts, {estimate.tokens:,} tokens"
     phrases = [f"{counts}{price}, about {console.duration(estimate.seconds)}"]
     upper = estimate.most
-    if upper is not None:
+    if upper is not None:  # how much is sent depends on the answers
         phrases.append(
             f"at most {upper.tokens:,} tokens{_cost_phrase(upper.cost)}, depending on what is found"
         )
@@ -623,6 +629,7 @@ def words_of_audit(folder: Path | None, run_identity: str | None) -> tuple[str, 
     from stickytoken.audits import open_audit
 
     audit = open_audit(folder)
+    # Without an identity, it is not known which run it has to be.
     if run_identity is not None and audit.record.run_identity != run_identity:
         raise InputError(f"the audit in {folder} is of another run, {audit.record.run}: pass one of this run")
     return audit.words

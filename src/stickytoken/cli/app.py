@@ -54,6 +54,7 @@ class CommandGroup(TyperGroup):
         except typer.TyperException as error:
             context: typer.Context | None = getattr(error, "ctx", None)
             command = context.command_path if context is not None else "stickytoken"
+            # Typer converts values with pydantic, which begins some messages in this way.
             message = error.format_message().replace("Value error, ", "").rstrip(".")
             console.print_error(f"error: {message} (see {command} --help)")
             status = WRONG_USAGE
@@ -67,9 +68,9 @@ class CommandGroup(TyperGroup):
             return super().invoke(ctx)
         except (typer.Exit, typer.TyperException):
             raise
-        except BaseException as error:
+        except BaseException as error:  # also KeyboardInterrupt
             status = _report_error(error, ctx.invoked_subcommand)
-            if status is None:
+            if status is None:  # a bug
                 raise
             raise typer.Exit(status) from error
 
@@ -81,7 +82,7 @@ def _report_error(error: BaseException, command: str | None) -> int | None:
         The exit status. If the error is a bug, nothing is printed, and the result is None.
     """
     if isinstance(error, KeyboardInterrupt) or console.was_interrupted():
-        console.ignore_interrupts()
+        console.ignore_interrupts()  # let Python clean up undisturbed
         notes = [note for note in getattr(error, "__notes__", []) if note.startswith(KEPT_NOTE)]
         if command in _AFTER_INTERRUPT:
             notes.append(_AFTER_INTERRUPT[command])

@@ -72,9 +72,11 @@ def setting_verbosity(level: Verbosity) -> Iterator[None]:
     original_package_level = package.level
     original_propagate = package.propagate
     original_root_level = root.level
-    logger = root if is_verbose else package
+    # With --verbose, the handler is on the root logger, which also gets the records of libraries. Otherwise,
+    # only those of this package are printed, and not passed on to the root.
+    printing_logger = root if is_verbose else package
     handler = _LogLines()
-    logger.addHandler(handler)
+    printing_logger.addHandler(handler)
     package.setLevel(_LOG_LEVELS[level])
     package.propagate = is_verbose
     if is_verbose:
@@ -84,7 +86,7 @@ def setting_verbosity(level: Verbosity) -> Iterator[None]:
         yield
     finally:
         _levels.pop()
-        logger.removeHandler(handler)
+        printing_logger.removeHandler(handler)
         package.setLevel(original_package_level)
         package.propagate = original_propagate
         root.setLevel(original_root_level)
@@ -108,6 +110,7 @@ def show_warnings_as_notes() -> None:
         elif current_verbosity() is Verbosity.VERBOSE:
             inform(f"{category.__name__}: {message}")
 
+    # Python passes warnings of libraries on once per place, and those of this package each time.
     warnings.simplefilter("default")
     warnings.simplefilter("always", StickyTokenWarning)
     warnings.showwarning = show
@@ -158,14 +161,16 @@ def _print_cells(title: str, columns: Sequence[Column], rows: list[list[Any]]) -
     In a table that is too wide for the terminal, long text is wrapped. Numbers stay on one line, and their
     headings are broken after each word.
     """
-    cells = [list(map(_cell_as_text, row, columns)) for row in rows]
-    titles = [column.title for column in columns]
-    widths = [max(map(cell_len, texts)) for texts in zip(titles, *cells, strict=True)]
+    headings = [column.title for column in columns]
+    rows_of_texts = [list(map(_cell_as_text, row, columns)) for row in rows]
+    texts_of_columns = zip(headings, *rows_of_texts, strict=True)
+    widths = [max(map(cell_len, texts)) for texts in texts_of_columns]
     console = stdout()
-    too_wide = sum(widths) + 2 * (len(columns) - 1) > console.width
-    padding = (0, 0 if too_wide else 1, 0, 0)
+    between_columns = 2 * (len(columns) - 1)
+    too_wide = sum(widths) + between_columns > console.width
+    padding = (0, 0 if too_wide else 1, 0, 0)  # top, right, bottom, left
     table = Table(header_style="bold", box=SIMPLE_HEAD, padding=padding, pad_edge=False, show_edge=False)
-    for index, heading in enumerate(titles):
+    for index, heading in enumerate(headings):
         is_numeric = all(isinstance(row[index], int | float | None) for row in rows)
         table.add_column(
             Text(heading.replace(" ", "\n") if too_wide and is_numeric else heading),
@@ -173,8 +178,8 @@ def _print_cells(title: str, columns: Sequence[Column], rows: list[list[Any]]) -
             overflow="fold",
             no_wrap=too_wide and (is_numeric or widths[index] <= _SHORT),
         )
-    for texts in cells:
-        table.add_row(*map(Text, texts))
+    for texts in rows_of_texts:
+        table.add_row(*map(Text, texts))  # as `Text`, brackets are not read as markup
     console.print(Text(visible(title), style="italic"), soft_wrap=True)
     console.print(table)
     console.print()
@@ -235,6 +240,7 @@ def _cell_as_text(value: Any, column: Column) -> str:
             return f"{value:,.{column.digits}f}"
         return f"{value:.4f}" if abs(value) < 10 else f"{value:,.2f}"
     if isinstance(value, int):
+        # Commas from six digits on, so that token ids have none.
         return f"{value:,}" if abs(value) >= 100_000 else str(value)
     return visible(str(value))
 
@@ -280,6 +286,7 @@ def ignore_interrupts() -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Record Ctrl-C and raise KeyboardInterrupt, unless it repeats the last press."""
     pressed = time.monotonic()
     if not _received or pressed - _received[-1] >= _SAME_PRESS_SECONDS:
         _received.append(pressed)
@@ -415,14 +422,15 @@ class _ProgressBars:
         raise_if_interrupted()
         if step.note:
             inform(step.note)
-        if step.note and step.done == step.total and step.stage not in self._tasks:
-            return  # the step only carries its note: its stage has ended and keeps its bar
+            if step.done == step.total and step.stage not in self._tasks:
+                return  # the step only carries its note: its stage has ended and keeps its bar
         pace = self._clock.pace(step)
         if step.stage not in self._tasks:
             self._tasks[step.stage] = self._bars.add_task(step.stage, total=step.total, rate="", eta="?")
         task = self._tasks[step.stage]
         self._bars.update(task, completed=step.done, total=step.total, rate=pace.rate, eta=pace.eta)
         if step.done == step.total:
+            # A later stage of the same name gets a bar of its own.
             del self._tasks[step.stage]
 
 

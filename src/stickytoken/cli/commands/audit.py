@@ -70,18 +70,21 @@ def audit(
     from stickytoken.scanning.vectors import open_vectors
 
     run, encoder = opt.open_source(source, loading, model)
-    stored = None if vectors is None else open_vectors(vectors)
+    stored_vectors = None if vectors is None else open_vectors(vectors)
 
     def measure(model_or_stand_in: Any, **options: Any) -> Audit:
+        """Audit with the run that was named, or let the library look for the run of the model."""
+        audited = model_or_stand_in if run is None else run
+        model_of_run = None if run is None else model_or_stand_in
         return audits.audit(
-            model_or_stand_in if run is None else run,
+            audited,
             documents,
             queries=queries,
             column=columns,
             source_column=source_column,
             allow=allow,
             known=known,
-            encoder=None if run is None else model_or_stand_in,
+            encoder=model_of_run,
             runs=runs,
             settings=auditing,
             **options,
@@ -90,18 +93,21 @@ def audit(
     def rehearse(stand_in: Any, folder: Path) -> Audit:
         """Measure with a stand-in for the encoder, which only counts texts, to estimate the cost."""
         # The vectors of the stand-in are artificial, so they would not fit those of the index.
-        not_compared = None if stored is None else replace(stored, is_compared=False)
+        not_compared = None if stored_vectors is None else replace(stored_vectors, is_compared=False)
         return measure(stand_in, vectors=not_compared, out=folder)
 
     with opt.cost_announced(encoder, loading, rehearse) as progress:
-        finished = measure(encoder, vectors=stored, out=out, engine=computing.choice, progress=progress)
+        finished = measure(
+            encoder, vectors=stored_vectors, out=out, engine=computing.choice, progress=progress
+        )
     page = _write_page(finished)
     _show_audit(finished, page, limit, output_format)
 
 
 def _write_page(audit: Audit) -> Path | None:
+    """Write the page of an audit into its folder, and return its path; None if a package is missing."""
     try:
-        from stickytoken.reports.page import write_audit_page
+        from stickytoken.reports.page import write_audit_page  # raises an error without its extra
     except MissingExtraError as error:
         console.inform(f"{error}; then, the same command writes a page for whoever decides")
         return None
@@ -129,7 +135,7 @@ def _show_audit(audit: Audit, page: Path | None, limit: int, output_format: opt.
     for sentence in wording.document_conclusions(audit):
         console.print_line(sentence)
     if audit.documents.is_empty():
-        console.print_line("")
+        console.print_line("")  # a table would end with it
     else:
         title = f"Documents with copies ({_describe_limit(limit, audit.documents)})"
         console.print_columns(title, wording.DOCUMENT_COLUMNS, audit.documents.head(limit))

@@ -112,8 +112,8 @@ def scan(
             require_file_place(file)
     origin = read_rules(run)
     opened_run = origin.run  # None if `run` is a rules file
-    stored = None if vectors is None else open_vectors(vectors)
-    encoder = None
+    stored_vectors = None if vectors is None else open_vectors(vectors)
+    encoder = None  # only effects need a model; without a run, the library refuses them
     if opened_run is not None and effect:
         encoder = opt.load_later(str(run), loading, opened_run.record, model)
     run_scan = partial(
@@ -134,23 +134,31 @@ def scan(
     def rehearse(stand_in: Any, _: Path) -> Scan:
         """Scan with a stand-in for the encoder, which only counts texts, to estimate the cost."""
         # The vectors of the stand-in are artificial, so they would not fit those of the index.
-        not_compared = None if stored is None else replace(stored, is_compared=False)
+        not_compared = None if stored_vectors is None else replace(stored_vectors, is_compared=False)
         return run_scan(encoder=stand_in, vectors=not_compared)
 
     with opt.cost_announced(encoder, loading, rehearse) as progress:
         finished_scan = run_scan(
-            encoder=encoder, vectors=stored, out=folder, in_run_folder=True, progress=progress
+            encoder=encoder, vectors=stored_vectors, out=folder, in_run_folder=True, progress=progress
         )
     _show_scan(finished_scan, output_format, out, limit)
     if write_known is not None:
         count = add_known(finished_scan, write_known)
         console.inform(f"written: {write_known} ({count:,} more documents)")
-    if opened_run is not None:
-        measured_on = documents if effect else None
-        _inform_next_steps(opened_run.path, finished_scan, measured_on, columns, queries)
+    if opened_run is None:
+        return
+    if effect and documents != "-":  # stdin cannot be read again
+        arguments = ["stickytoken", "audit", str(opened_run.path), "--documents", documents]
+        arguments += columns.as_options()
+        if queries is not None:
+            arguments += ["--queries", queries]
+        console.inform(f"for the effect on search results: {shlex.join(arguments)}")
+    if finished_scan.path is not None and finished_scan.path.parent == opened_run.path:
+        console.inform(f"for a report with this: stickytoken report {shlex.quote(str(opened_run.path))}")
 
 
 def _show_scan(scan: Scan, output_format: ScanFormat, out: Path | None, limit: int) -> None:
+    """Print a finished scan, or write it to a file and print its headline alone."""
     from stickytoken.measurement import write_atomically
     from stickytoken.scanning.wording import headline
 
@@ -164,20 +172,8 @@ def _show_scan(scan: Scan, output_format: ScanFormat, out: Path | None, limit: i
         console.inform(f"written: {out}")
 
 
-def _inform_next_steps(
-    run: Path, scan: Scan, measured_on: str | None, columns: Columns, queries: str | None
-) -> None:
-    if measured_on is not None and measured_on != "-":
-        arguments = ["stickytoken", "audit", str(run), "--documents", measured_on]
-        arguments += columns.as_options()
-        if queries is not None:
-            arguments += ["--queries", queries]
-        console.inform(f"for the effect on search results: {shlex.join(arguments)}")
-    if scan.path is not None and scan.path.parent == run:
-        console.inform(f"for a report with this: stickytoken report {shlex.quote(str(run))}")
-
-
 def _format_of(out: Path | None) -> ScanFormat:
+    """Return the format that the extension of a file names; a table if it names none."""
     for output_format in ScanFormat:
         if out is not None and out.suffix == f".{output_format}":
             return output_format
@@ -194,10 +190,12 @@ def _format_scan(scan: Scan, output_format: ScanFormat) -> str:
         return as_json(sarif(scan_findings(scan), RULES, __version__, find_gaps(scan)))
     import polars as pl
 
-    lists = pl.col("words", "excerpt").list.eval(pl.element().struct.field("text")).list.join(" | ")
-    table = scan.worst.with_columns(lists, pl.col("kinds").list.join(" "))
-    texts = pl.col("id", "source", "path", "words", "excerpt")
-    return table.with_columns(texts.map_elements(console.escape_formula, return_dtype=pl.String)).write_csv()
+    # CSV has no lists: those of words and of pieces of an excerpt are joined to one text each.
+    texts_of_lists = pl.col("words", "excerpt").list.eval(pl.element().struct.field("text"))
+    table = scan.worst.with_columns(texts_of_lists.list.join(" | "), pl.col("kinds").list.join(" "))
+    hostile_columns = pl.col("id", "source", "path", "words", "excerpt")
+    escaped = hostile_columns.map_elements(console.escape_formula, return_dtype=pl.String)
+    return table.with_columns(escaped).write_csv()
 
 
 def _print_scan(scan: Scan, limit: int) -> None:
@@ -217,9 +215,8 @@ def _print_scan(scan: Scan, limit: int) -> None:
             unmeasured = f"{effect.nothing_left} documents have no effect"
             console.inform(f"note: {unmeasured}: nothing is left without the copies")
     folder = "" if scan.path is None else f"; scan: {scan.path}"
-    noun = "document" if result.documents == 1 else "documents"
-    documents = f"{result.documents:,} {noun} of {scan.record.documents}"
-    # An earlier call may have done some of the work.
+    documents = f"{counted(result.documents, 'document')} of {scan.record.documents}"
+    # In total, because an earlier call may have done some of the work.
     console.print_line(f"{documents}, {result.seconds:,.0f} s in total{folder}")
     console.inform(f"read: {result.reading}")
     _inform_skipped(result.skipped, result.skipped_first, "skipped")
@@ -246,22 +243,25 @@ def _print_worst_documents(scan: Scan, limit: int) -> None:
         Column("severity", "severity"),
         Column("moves_up", "moves up for", 0, "%"),
     ]
+    # Without effects, these columns have only nulls.
     columns += [column for column in effect_columns if worst[column.key].null_count() < len(worst)]
     columns.append(Column("text", "text"))
-    records = [_document_row(row) for row in worst.iter_rows(named=True)]
+    records = [_with_findings_as_text(document) for document in worst.iter_rows(named=True)]
     title = f"the worst {len(worst)} of {len(scan.documents):,} documents, findings in [[ ]]"
     console.print_records(title, columns, records)
 
 
-def _document_row(row: dict[str, Any]) -> dict[str, Any]:
+def _with_findings_as_text(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of documents.parquet with its causes, words and excerpt as texts for a table."""
     from stickytoken.cleaning.spans import SpanKind
 
-    words = [f"{word['text']} \N{MULTIPLICATION SIGN}{word['copies']}" for word in row["words"][:3]]
+    words = [f"{word['text']} \N{MULTIPLICATION SIGN}{word['copies']}" for word in document["words"][:3]]
     excerpt = ""
-    for piece in row["excerpt"]:
+    for piece in document["excerpt"]:
         excerpt += f"[[{piece['text']}]]" if piece["found"] else piece["text"]
-    causes = ", ".join(SpanKind(kind).cause for kind in row["kinds"])
-    return row | {"causes": causes, "words": ", ".join(words), "text": " ".join(excerpt.split())}
+    on_one_line = " ".join(excerpt.split())
+    causes = ", ".join(SpanKind(kind).cause for kind in document["kinds"])
+    return document | {"causes": causes, "words": ", ".join(words), "text": on_one_line}
 
 
 CleanFormat = StrEnum("CleanFormat", "TEXT JSON")
@@ -327,12 +327,13 @@ def clean(
         cleaner.save(rules_out)
         rules_saved = f"{len(cleaner.rules.words):,} words, {len(cleaner.rules.specials):,} special tokens"
         console.inform(f"written: {rules_out} ({rules_saved})")
-        if file == Path("-"):
+        if file == Path("-"):  # no file was passed, so only the rules were asked for
             return
     source = open_source(file, NamedColumns(columns, id_column))
     removals: list[dict[str, Any]] = []
 
     def show(document: Document, cleaned: Cleaned) -> None:
+        """Print what was removed from a document, or collect it for JSON, or do nothing."""
         if diff:
             _print_difference(document, cleaned)
         elif is_json:
@@ -356,7 +357,7 @@ def clean(
         # `scan` chooses the format by the file's extension.
         if names_format_of(source, out):
             console.inform(f"verify: {_verifying_command(rules, out, columns, shared_options)}")
-    elif diff or is_json:
+    elif diff or is_json:  # stdout has the removals
         console.inform("no documents were written: --out FILE writes them")
 
 
@@ -396,17 +397,18 @@ def _write_to_stdout(
     """
     from stickytoken.cleaning.files import clean_file
 
+    is_stdin = source.path is None
     with ExitStack() as stack:
         stream: BinaryIO = sys.stdout.buffer
         if only_shows:
             stream = stack.enter_context(Path(os.devnull).open("wb"))
         elif source.is_binary and sys.stdout.isatty():
             raise InputError(f"{source.name} would be written to a terminal: pass --out FILE, or redirect it")
-        elif source.path is not None:
+        elif not is_stdin:
             stream = cast(BinaryIO, stack.enter_context(SpooledTemporaryFile(_IN_MEMORY)))
         progress = stack.enter_context(console.late_progress(seconds=2))
         totals = clean_file(source, cleaner, stream, on_cleaned=show, progress=progress)
-        if source.path is not None and not only_shows:
+        if not is_stdin and not only_shows:  # the whole file was cleaned, so it can be written
             stream.seek(0)
             shutil.copyfileobj(stream, sys.stdout.buffer)
         sys.stdout.buffer.flush()
@@ -425,13 +427,14 @@ def _print_difference(document: Document, cleaned: Cleaned) -> None:
     from stickytoken.cleaning.excerpts import word_diff
 
     place = document.id if document.line is None else f"line {document.line}"
-    has_other_id = document.id not in (place, "")
+    has_other_id = document.id not in (place, "")  # an id that the place does not name
     console.print_line(f"{place}, id {document.id}" if has_other_id else place)
     for line in word_diff(document.text, cleaned.removals):
         console.print_line(f"  {line}")
 
 
 def _verifying_command(rules: Path, out: Path, columns: Columns, options: Mapping[str, object]) -> str:
+    """Return the command that scans the cleaned documents; options whose value is None are left out."""
     words = ["stickytoken", "scan", _path_argument(rules), _path_argument(out), *columns.as_options()]
     for option, value in options.items():
         if value is not None:
@@ -440,23 +443,30 @@ def _verifying_command(rules: Path, out: Path, columns: Columns, options: Mappin
 
 
 def _path_argument(path: Path) -> str:
+    # A path that begins with a hyphen would be read as an option.
     return f"./{path}" if str(path).startswith("-") else str(path)
 
 
 def _open_cleaner(
     rules: Path, audit: Path | None, allow: Path | None, known: Path | None, *, unsafe_fixes: bool
 ) -> Cleaner:
+    """Return the cleaner of a run or a rules file, with what the options add to its rules."""
     from stickytoken.cleaning import open_cleaner
 
-    saved = open_cleaner(rules)
-    flagged_words = opt.words_of_audit(audit, saved.source.get("identity"))
-    extended = saved.rules.extended(flagged_words, allow, known)
-    return stickytoken.Cleaner(extended, unsafe_fixes=unsafe_fixes, source=saved.source)
+    cleaner = open_cleaner(rules)
+    run_identity = cleaner.source.get("identity")  # of the run that the rules are from
+    sticky_words = opt.words_of_audit(audit, run_identity)
+    extended = cleaner.rules.extended(sticky_words, allow, known)
+    return stickytoken.Cleaner(extended, unsafe_fixes=unsafe_fixes, source=cleaner.source)
+
+
+# Maximum number of unreadable records to list.
+_SKIPPED_SHOWN = 5
 
 
 def _inform_skipped(count: int, first: Sequence[Skipped], what_became: str) -> None:
     if not count:
         return
     console.inform(f"note: {counted(count, 'record')} without readable text, {what_became}:")
-    for skipped in first[:5]:
+    for skipped in first[:_SKIPPED_SHOWN]:
         console.inform(f"  {skipped.place}: {skipped.reason}")

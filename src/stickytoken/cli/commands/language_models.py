@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stickytoken.data.tasks import AnyTask
-    from stickytoken.evaluation import Comparison, Difference, Tried, Tuning
+    from stickytoken.evaluation import Comparison, Difference, TaskMean, Tried, Tuning
 
 
 @command(settings=("dtype",))
@@ -56,12 +56,17 @@ def embed(
     if prompt:
         console.inform(f"prompt: {quote_text(prompt)}")
     readable_texts = [text for text in texts if text is not None]
-    with opt.cost_announced(
-        encoder, loading, lambda stand_in, _: stand_in.encode(readable_texts)
-    ) as progress:
-        embedded = embed_file(
-            encoder, texts, out, lambda done, total: progress(Progress("texts", done, total, computed=done))
-        )
+
+    def rehearse(stand_in: Any, _: Path) -> object:
+        """Encode with a stand-in for the encoder, which only counts texts, to estimate the cost."""
+        return stand_in.encode(readable_texts)
+
+    with opt.cost_announced(encoder, loading, rehearse) as progress:
+
+        def show(done: int, total: int) -> None:
+            progress(Progress("texts", done, total, computed=done))
+
+        embedded = embed_file(encoder, texts, out, show)
     missing = embedded.without_vector
     if output_format is opt.Format.JSON:
         document = {
@@ -115,10 +120,11 @@ def evaluate(
         preset: sts: the seven STS tasks of MTEB: STS12 to STS16, STSBenchmark and SICK-R.
     """
     from stickytoken.data.tasks import STS_TASKS, find_task
-    from stickytoken.evaluation import average, compare, guess_note
-    from stickytoken.unit_vectors import Similarity
+    from stickytoken.evaluation import average, compare
 
-    sources = [*(task or ()), *(STS_TASKS if preset else ())]
+    sources = list(task or ())
+    if preset is Preset.STS:
+        sources += STS_TASKS
     if not sources:
         raise InputError("there is nothing to score: pass --task or --preset sts")
     tasks = []
@@ -140,18 +146,7 @@ def evaluate(
             console.inform(f"encoding {named_task.units:,} {named_task.unit}")
             comparisons.append(compare(encoder, named_task))
     mean = average(comparisons) if len(tasks) > 1 else None
-    notes = [
-        f"{comparison.cut:,} texts were truncated to the length that the model reads"
-        for comparison in comparisons
-        if comparison.cut
-    ]
-    similarity = comparisons[0].similarity
-    if similarity is not Similarity.COSINE:
-        notes.append(f"vectors are compared with the model's own similarity, {similarity}")
-    guessed = guess_note(mean or comparisons[0])
-    if guessed:
-        notes.append(guessed)
-    console.inform_notes(notes)
+    console.inform_notes(_collect_notes(comparisons, mean))
     if output_format is opt.Format.JSON:
         documents = [
             _task_document(name, named_task, comparison)
@@ -168,9 +163,29 @@ def evaluate(
             _print_differences(named_task.metrics[0], comparison.differences)
     if mean is not None:
         title = f"{model}, mean of {len(tasks)} main scores"
-        rows = [(*way, score) for way, score in zip(mean.encodings, mean.scores, strict=True)]
+        # An encoding is a pair: how texts were encoded, such as with token prepending, and the layer.
+        rows = [(*encoding, score) for encoding, score in zip(mean.encodings, mean.scores, strict=True)]
         console.print_table(title, ("encoding", "layer", "mean"), rows)
         _print_differences("mean", mean.differences)
+
+
+def _collect_notes(comparisons: Sequence[Comparison], mean: TaskMean | None) -> list[str]:
+    """Return what to know about the scores of some tasks, and of their mean if there are several."""
+    from stickytoken.evaluation import guess_note
+    from stickytoken.unit_vectors import Similarity
+
+    notes = [
+        f"{comparison.cut:,} texts were truncated to the length that the model reads"
+        for comparison in comparisons
+        if comparison.cut
+    ]
+    similarity = comparisons[0].similarity  # that of the model, so the same for all tasks
+    if similarity is not Similarity.COSINE:
+        notes.append(f"vectors are compared with the model's own similarity, {similarity}")
+    guessed = guess_note(mean or comparisons[0])
+    if guessed:
+        notes.append(guessed)
+    return notes
 
 
 def _task_document(name: str, task: AnyTask, comparison: Comparison) -> dict[str, Any]:
@@ -189,17 +204,25 @@ def _task_document(name: str, task: AnyTask, comparison: Comparison) -> dict[str
 
 def _print_scores(title: str, metrics: Sequence[str], comparison: Comparison) -> None:
     rows = []
-    for row in comparison.scores:
-        settings = (row.encoding, row.start, row.exit, row.layer)
-        rows.append([*settings, *map(row.scores.get, metrics), row.seconds])
+    for scored in comparison.scores:
+        settings = (scored.encoding, scored.start, scored.exit, scored.layer)
+        rows.append([*settings, *map(scored.scores.get, metrics), scored.seconds])
     columns = ("encoding", "start", "exit", "layer", *metrics, "seconds")
     console.print_table(title, columns, rows)
 
 
 def _print_differences(score: str, differences: Sequence[Difference]) -> None:
-    if differences:
+    if differences:  # none if only the plain prompt was scored
         rows = [
-            (row.encoding, row.layer, row.plain_layer, row.value, row.low, row.high) for row in differences
+            (
+                difference.encoding,
+                difference.layer,
+                difference.plain_layer,
+                difference.value,
+                difference.low,
+                difference.high,
+            )
+            for difference in differences
         ]
         columns = ("encoding", "layer", "plain prompt at layer", "difference", "low", "high")
         console.print_table(f"{score}: difference from the plain prompt, 95% interval", columns, rows)
@@ -232,9 +255,8 @@ def tune(
 
     # Rejects a prompt without {sentence}, which would otherwise be put before every input.
     prompts.find_prompt(prompt)
-    reading = opt.ModelOptions(**asdict(loading), prompt=prompt)
     pairs = read_similarity(task)
-    encoder = opt.load(model, reading)
+    encoder = opt.load(model, opt.ModelOptions(**asdict(loading), prompt=prompt))
     if not isinstance(encoder, CausalPromptEncoder):
         raise InputError(
             f"{model!r} is a SentenceTransformer: pass a plain language model, which token "
@@ -263,13 +285,13 @@ def _print_tuning(model: str, tuning: Tuning) -> None:
     rows = []
     # `Tuning.tried` lists all layers of a setting one after another, as `groupby` needs.
     for setting, trials in groupby(tuning.tried, lambda trial: (trial.start, trial.exit)):
-        scored = [trial for trial in trials if trial.spearman is not None]
-        if not scored:
+        score_by_layer = {trial.layer: trial.spearman for trial in trials if trial.spearman is not None}
+        if not score_by_layer:
             continue
-        top = max(scored, key=lambda trial: trial.spearman or 0.0)
-        at_tuned_layer = next((trial.spearman for trial in scored if trial.layer == tuned.layer), None)
-        bar = "#" * max(0, round((top.spearman or 0.0) / 2))
-        rows.append([*setting, top.layer, top.spearman, at_tuned_layer, bar])
+        best_layer = max(score_by_layer, key=lambda layer: score_by_layer[layer])
+        best_score = score_by_layer[best_layer]
+        bar = "#" * max(0, round(best_score / 2))
+        rows.append([*setting, best_layer, best_score, score_by_layer.get(tuned.layer), bar])
     columns = ("start", "exit", "best layer", "spearman", f"at layer {tuned.layer}", "")
     console.print_table(f"Token prepending on {model}", columns, rows)
     plain_score = "no defined score"

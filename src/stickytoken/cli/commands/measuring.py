@@ -71,6 +71,7 @@ class MethodOptions:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         method = choose_method(values.pop("method"), None, pairs_given)
         settings_class = SETTINGS_OF_METHOD[method]
+        # An option that was not passed is None.
         arguments = {name: value for name, value in values.items() if value is not None}
         known_names = command_line_types(settings_class)
         for name in arguments:
@@ -100,6 +101,7 @@ def method_options(*, for_probe: bool) -> type[MethodOptions]:
     )
     options: list[Any] = [("method", Annotated[names | None, method_option], field(default=None))]
     for name, methods in _methods_by_setting(for_probe=for_probe).items():
+        # Methods that share a setting declare it with the same type.
         setting_type = command_line_types(SETTINGS_OF_METHOD[methods[0]])[name]
         option = copy(opt.FIELD_OPTIONS.get(name, opt.setting()))
         # The help text names the default of each method, because the default of the field is None.
@@ -113,10 +115,12 @@ def method_options(*, for_probe: bool) -> type[MethodOptions]:
 
 
 def _methods_by_setting(*, for_probe: bool) -> dict[str, list[str]]:
+    """Return the names of the methods that have each setting, keyed by setting."""
     methods_by_setting: dict[str, list[str]] = {}
     for method, settings_class in SETTINGS_OF_METHOD.items():
         for name, setting_type in command_line_types(settings_class).items():
-            if not (for_probe and DETECT_ONLY in setting_type.metadata):
+            is_left_out = for_probe and DETECT_ONLY in setting_type.metadata
+            if not is_left_out:
                 methods_by_setting.setdefault(name, []).append(method)
     return methods_by_setting
 
@@ -130,7 +134,9 @@ def _help_for(name: str, methods: Sequence[str]) -> str:
     description = descriptions(*settings_class.__mro__).get(name, "")
     defaults = {}  # keyed by the name of the method
     for method in methods:
-        default = getattr(choose_insertion(SETTINGS_OF_METHOD[method](), texts_only=False), name)
+        # The default insertion depends on the model; the help text names that of a model on this machine.
+        default_settings = choose_insertion(SETTINGS_OF_METHOD[method](), texts_only=False)
+        default = getattr(default_settings, name)
         defaults[method] = f"{default:g}" if isinstance(default, float) else str(default)
     if "Default: " in description:
         # The description says what the default is, because the default in the code is only None. Name the
@@ -196,6 +202,7 @@ def detect(
         tokens, which are measured earlier, depends on them, too, but they are few.
         """
         if isinstance(settings, ProfileSettings):
+            # How many tokens are measured, at most.
             token_count = sample or len(stand_in.tokenizer.entries)
             if named is not None and sample is None:
                 token_count = len(token_ids(categorize(stand_in.tokenizer), named))
@@ -213,8 +220,9 @@ def detect(
 
 
 def _write_report(run: stickytoken.Run) -> None:
+    """Write the report into the run folder. Without the packages for it, print how to get one."""
     try:
-        from stickytoken.reports import REPORT_FILE, report
+        from stickytoken.reports import REPORT_FILE, report  # raises an error without its extra
     except MissingExtraError as error:
         console.inform(f"{error}; then: stickytoken report {quote(str(run.path))}")
         return
@@ -244,15 +252,20 @@ def probe(
     run_probe = partial(
         stickytoken.probe, tokens=named, sentences=sentences, pairs=corpus.pairs, settings=settings
     )
-    with opt.cost_announced(encoder, loading, lambda stand_in, _: run_probe(stand_in)) as progress:
+
+    def rehearse(stand_in: Any, _: Path) -> object:
+        """Measure with a stand-in for the encoder, which only counts texts, to estimate the cost."""
+        return run_probe(stand_in)
+
+    with opt.cost_announced(encoder, loading, rehearse) as progress:
         probed_tokens = run_probe(encoder, progress=progress)
     if output_format is opt.Format.JSON:
         console.print_json([asdict(probed_token) for probed_token in probed_tokens])
         return
     # The settings tell which method has measured the tokens.
     probed_by = choose_method(None, settings, pairs_given=False)
-    for block in method_named(probed_by).describe_probe(probed_tokens):
-        if isinstance(block, str):
-            console.print_line(block)
+    for line_or_table in method_named(probed_by).describe_probe(probed_tokens):
+        if isinstance(line_or_table, str):
+            console.print_line(line_or_table)
         else:
-            console.print_table(*block)
+            console.print_table(*line_or_table)

@@ -58,7 +58,7 @@ def tokens(
             model, revision=revision, trust_remote_code=trust_remote_code, route=route
         )
         vocabulary = categorize(tokenizer)
-    listed = vocabulary.frame().filter(category=category) if category else None
+    listed = vocabulary.frame().filter(category=category) if category else None  # else only counts are shown
     if output_format is opt.Format.JSON:
         document = {
             "model": model,
@@ -79,8 +79,9 @@ def tokens(
 def _print_vocabulary(title: str, vocabulary: Vocabulary) -> None:
     size = len(vocabulary)
     rows = []
-    for name, count in vocabulary.counts().items():
-        rows.append((name, count, f"{count / max(1, size):.1%}", opt.CATEGORIES[name]))
+    for category, count in vocabulary.counts().items():
+        share = count / max(1, size)
+        rows.append((category, count, f"{share:.1%}", opt.CATEGORIES[category]))
     console.print_table(title, ("category", "tokens", "share", "meaning"), rows)
     console.print_line(f"{len(vocabulary.available):,} of {size:,} tokens can appear in text.")
 
@@ -114,7 +115,8 @@ def show(
     if contains == "":
         raise InputError("--contains is '': pass a part of a token's text, or leave --contains out")
     opened = stickytoken.open_run(run)
-    if not any((token is not None, verdict, category, contains, validated, sort, limit)):
+    lists_tokens = any((token is not None, verdict, category, contains, validated, sort, limit))
+    if not lists_tokens:
         show_run(opened, output_format)
         return
     rows = _sort_rows(opened, verdict, validated, sort)
@@ -134,7 +136,7 @@ def show(
 
 
 def _sort_rows(run: stickytoken.Run, verdict: str | None, validated: bool, sort: str | None) -> pl.DataFrame:
-    """Return the tokens of a run, largest value first.
+    """Return the tokens of a run that have this verdict, or any if ``validated``; largest value first.
 
     Raises:
         InputError: The method of the run has no such column or verdict, or `validated` is set although the
@@ -142,8 +144,9 @@ def _sort_rows(run: stickytoken.Run, verdict: str | None, validated: bool, sort:
     """
     table = run.method.TABLE
     subject = f"the run in {run.path} used the method {run.record.method}"
-    columns = dict.fromkeys([*(column.key for column in table.listed), *run.tokens.columns])
-    sortable = [name for name in columns if name != "token_id" and run.tokens[name].dtype.is_numeric()]
+    # The columns that the user sees come first, because a message lists the names.
+    listed_first = dict.fromkeys([*(column.key for column in table.listed), *run.tokens.columns])
+    sortable = [name for name in listed_first if name != "token_id" and run.tokens[name].dtype.is_numeric()]
     if sort is not None and sort not in sortable:
         raise InputError(f"{subject}, which cannot be sorted by {sort!r}: sort by {', '.join(sortable)}")
     if validated and table.judges_every_token:
@@ -191,7 +194,8 @@ def show_run(run: stickytoken.Run, output_format: opt.Format) -> None:
     if worst_harm is not None:
         console.print_line(f"{worst_harm}.")
     console.print_line("")
-    if len(run.tokens) <= min(_FEW, run.available - 1):
+    covers_whole_vocabulary = len(run.tokens) >= run.available
+    if len(run.tokens) <= _FEW and not covers_whole_vocabulary:
         title = "Tokens that were asked for" if run.has_named_tokens else "Tokens of the sample"
         _print_tokens(title, run, worst_first(run.tokens))
     else:
@@ -227,6 +231,7 @@ def _print_tokens(title: str, run: stickytoken.Run, rows: pl.DataFrame) -> None:
 
 
 def _effort_line(run: stickytoken.Run) -> str:
+    """Return a line that says how much was computed for the run, and where it is."""
     texts = run.result.sequences
     per_token = texts / max(1, len(run.tokens))
     time_taken = console.minutes(run.seconds)
@@ -288,8 +293,8 @@ def published(
     opened = None if run is None else stickytoken.open_run(run)
     if model is None and opened is not None:
         model = paper.model_of_run(opened)
-    facts: Mapping[str, Any] | None = None
-    comparison: list[str] = []
+    facts: Mapping[str, Any] | None = None  # of a single model
+    comparison: list[str] = []  # sentences on a run and the published results
     if add and (model is not None or run is not None):
         raise InputError("--add adds runs to the table of all models: leave out the model and --run")
     if model is not None:
@@ -322,6 +327,7 @@ def published(
 def _print_published_json(
     facts: Mapping[str, Any] | None, listed: pl.DataFrame, comparison: list[str]
 ) -> None:
+    """Print the tokens of the model that ``facts`` are about or, if it is None, all models."""
     from stickytoken.comparisons import published as paper
 
     document: dict[str, Any] = {"models": listed.to_dicts()}
@@ -425,13 +431,13 @@ def card(
         changed = write_block(block, model_card)
         document |= {"model_card": str(model_card), "changed": changed}
         console.inform(f"{model_card}: {_outcome(changed)}")
-    if eval_results is not None and eval_dataset is not None:
+    if eval_results is not None and eval_dataset is not None:  # either both or none
         changed = write_eval_results(opened, eval_dataset, eval_results)
         document |= {"eval_results": str(eval_results), "eval_results_changed": changed}
         console.inform(f"{eval_results}: {_outcome(changed)}")
     if output_format is CardFormat.JSON:
         console.print_json(document)
-    elif model_card is None:
+    elif model_card is None:  # else the block is in the model card
         console.print_document(f"{block}\n")
 
 

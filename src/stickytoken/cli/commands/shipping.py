@@ -103,9 +103,10 @@ def repair(
             counts = f"{documents.count:,} of {documents.documents:,} documents"
             console.print_line(f"{counts} must be encoded again: {documents.file}")
         console.inform_notes(finished_repair.record.notes)
-    if finished_repair.record in repairs_in(run)[0]:  # else, the run folder could not be written
+    recorded_repairs, _ = repairs_in(run)
+    if finished_repair.record in recorded_repairs:  # else, the run folder could not be written
         console.inform(f"for a report with this: stickytoken report {quote(str(run))}")
-    if finished_repair.verified is False:
+    if finished_repair.verified is False:  # None with --no-verify
         raise typer.Exit(NOT_VERIFIED)
 
 
@@ -243,7 +244,7 @@ def check(
     _show_check(finished_check, output_format, out)
     if finished_check.outcome.value == "failed":
         raise typer.Exit(CHECK_FAILED)
-    if finished_check.outcome.value != "passed":
+    if finished_check.outcome.value != "passed":  # inconclusive
         raise typer.Exit(1)
 
 
@@ -254,6 +255,7 @@ def _is_typed(context: typer.Context, name: str) -> bool:
 
 
 def _show_check(finished_check: Check, output_format: CheckFormat, out: Path | None) -> None:
+    """Write the document for a build server, and print the tables unless the document is on stdout."""
     _write_document(
         output_format,
         out,
@@ -285,6 +287,7 @@ def _words_of_audit(audit: Path, source: str) -> tuple[str, ...]:
 
 
 def _line_in_repository() -> tuple[str, int] | None:
+    """Return the project's pyproject.toml and the line that names the model; None outside a repository."""
     from stickytoken.findings import repository_path
 
     project = project_table(Path.cwd())
@@ -298,7 +301,7 @@ def _line_in_repository() -> tuple[str, int] | None:
 def line_of_model(project: str) -> int:
     """Return the line of a pyproject.toml that names the model, or that begins the table tool.stickytoken."""
     header = re.search(r"^\s*\[\s*tool\s*\.\s*stickytoken\s*\]", project, re.MULTILINE)
-    if header is None:
+    if header is None:  # TOML can write the table in other ways, too
         return 1
     next_table = re.compile(r"^\s*\[", re.MULTILINE).search(project, header.end())
     end = len(project) if next_table is None else next_table.start()
@@ -352,7 +355,9 @@ def _print_check(check: Check) -> None:
     With --quiet, print only the documents and tokens that fail the check.
     """
     is_quiet = console.current_verbosity() is console.Verbosity.QUIET
-    findings = [finding for finding in check.findings if finding.level.value == "error" or not is_quiet]
+    findings = check.findings
+    if is_quiet:
+        findings = tuple(finding for finding in findings if finding.level.value == "error")
     tokens = [finding for finding in findings if finding.rule == "sticky-token"]
     documents = [finding for finding in findings if finding.rule != "sticky-token"]
     console.print_line(check.headline())

@@ -140,15 +140,13 @@ def _print_token(explanation: Explanation, token: TokenExplanation) -> None:
     from stickytoken.explanation.statistics import furthest
 
     tables = explanation.of_token(token.token_id)
-    rows_by_measure = {row["measure"]: row for row in furthest(tables["measures"])}
+    # Each measure at the layer where the token differs most.
+    row_by_measure = {row["measure"]: row for row in furthest(tables["measures"])}
     measures = []
     for name in _PRINTED_MEASURES:
-        if name in rows_by_measure:
-            row = rows_by_measure[name]
-            is_outside = row["outside"]
-            outside = None
-            if is_outside is not None:
-                outside = "yes" if is_outside else "no"
+        if name in row_by_measure:  # some measures need what not every model has
+            row = row_by_measure[name]
+            outside = {True: "yes", False: "no", None: None}[row["outside"]]
             values = [row[column] for column in _MEASURE_COLUMNS]
             measures.append([name.replace("_", " "), *values, outside])
     title = (
@@ -156,7 +154,8 @@ def _print_token(explanation: Explanation, token: TokenExplanation) -> None:
         "at the layer where it differs most"
     )
     _print_with_spaces(title, ("measure", *_MEASURE_COLUMNS, "outside"), measures)
-    heads = tables["heads"].drop_nulls("head").sort("wasserstein", descending=True).head(5)
+    heads_and_layers = tables["heads"]  # a row without a head is about all heads of a layer
+    heads = heads_and_layers.drop_nulls("head").sort("wasserstein", descending=True).head(5)
     if not heads.is_empty():
         title = "Attention that the copies receive, in the heads where it differs most from benign tokens"
         _print_with_spaces(title, _HEAD_COLUMNS, heads.select(_HEAD_COLUMNS).iter_rows())
@@ -210,6 +209,7 @@ def why(
     opt.require_found(model, loading)
     opened = None if run is None else stickytoken.open_run(run)
     record = None if opened is None else opened.record
+    # With a run, the model is loaded as for the run, but from where the user says it is.
     encoder = opt.load_later(model, loading, record, moved_to=model)
     with console.late_progress(seconds=3) as progress:
         attribution = stickytoken.why(encoder, first, second, run=opened, words=words, progress=progress)
@@ -221,7 +221,7 @@ def why(
         return
     for line in summary(attribution, top):
         console.print_line(line)
-    grouped = attribution.grouped()
+    grouped = attribution.grouped()  # neighbouring copies of a sticky token count as one part
     pairs = [
         (pair.first_text, pair.second_text, pair.value, "yes" if pair.sticky else "")
         for pair in grouped.strongest(top)
@@ -252,9 +252,10 @@ _MAX_ROWS = 30
 
 def _print_matrix(attribution: stickytoken.Why) -> None:
     """Print the matrix of contributions. If it is too large, print only its strongest rows and columns."""
-    matrix = attribution.matrix
+    matrix = attribution.matrix  # shape (parts of the first text, parts of the second)
     strength = abs(matrix)
-    max_columns = max(1, (console.stdout().width - _LABEL_WIDTH - 2) // (_CELL_WIDTH + 1))
+    width_for_cells = console.stdout().width - _LABEL_WIDTH - 2
+    max_columns = max(1, width_for_cells // (_CELL_WIDTH + 1))  # a space follows each cell
     rows = _places_of_largest(strength.max(axis=1), _MAX_ROWS)
     columns = _places_of_largest(strength.max(axis=0), max_columns)
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, header_style="bold")
@@ -262,7 +263,7 @@ def _print_matrix(attribution: stickytoken.Why) -> None:
     for column in columns:
         heading = Text(visible(attribution.second.parts[column].text))
         table.add_column(heading, width=_CELL_WIDTH, no_wrap=True, overflow="ellipsis", justify="right")
-    highest = float(strength.max()) or 1.0
+    highest = float(strength.max()) or 1.0  # not 0, because the colours divide by it
     for row in rows:
         label = Text(visible(attribution.first.parts[row].text))
         cells = [_color(float(value), highest) for value in matrix[row, columns]]
@@ -284,8 +285,11 @@ def _places_of_largest(values: NDArray[np.floating], count: int) -> list[int]:
 
 
 def _color(value: float, highest: float) -> Text:
-    faint = round(255 - 175 * min(1.0, abs(value) / highest))
-    colour = f"rgb(255,{faint},{faint})" if value >= 0 else f"rgb({faint},{faint},255)"
+    # Red for positive and blue for negative values. The other channels go from 255, for white, down to 80.
+    other_channels = round(255 - 175 * min(1.0, abs(value) / highest))
+    colour = f"rgb(255,{other_channels},{other_channels})"
+    if value < 0:
+        colour = f"rgb({other_channels},{other_channels},255)"
     return Text(f"{value:+.3f}", style=f"black on {colour}")
 
 
@@ -358,10 +362,10 @@ def show_impact(impact: Impact, output_format: opt.Format) -> None:
     kind = measured_kind(impact.record)
     if not effects.is_empty():
         keys = ["task", "metric"]
-        main = effects.filter("main").select(keys)
-        conditions = impact.conditions.join(main, on=keys, maintain_order="left")
-        by_token = wording.headed(wording.CONDITIONS, conditions.to_dicts(), kind)
-        console.print_table("What copies cost by token, main metrics", *by_token)
+        main_metrics = effects.filter("main").select(keys)
+        conditions = impact.conditions.join(main_metrics, on=keys, maintain_order="left")
+        headings, rows = wording.headed(wording.CONDITIONS, conditions.to_dicts(), kind)
+        console.print_table("What copies cost by token, main metrics", headings, rows)
     console.print_line(wording.settings_line(impact.record.measured_with()))
     console.print_line(
         f"{impact.result.sequences:,} texts in {impact.result.seconds:,.0f} s; impact: {impact.path}"
