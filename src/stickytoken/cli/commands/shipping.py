@@ -215,6 +215,7 @@ def check(
         "baseline": baseline,
         "fail_on_documents": fail_on_documents or None,
     }
+    # What was not passed has the default of the library.
     arguments: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if names_rules_file(source) and _is_typed(context, "source"):
         # pyproject.toml may set these options for the project's model. If the user names a rules file instead
