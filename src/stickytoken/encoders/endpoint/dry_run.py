@@ -236,11 +236,10 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         """
         token_ids = np.asarray(ids, dtype=np.int64)
         hash_of_ids = int.from_bytes(hashlib.sha256(token_ids.tobytes()).digest()[:8], "little")
-        vector_of_text = _WEIGHT_OF_TEXT * self._random_vectors[hash_of_ids % _RANDOM_VECTORS]
-        if not ids:
-            return vector_of_text
-        vectors_of_tokens = self._random_vectors[token_ids % _RANDOM_VECTORS]
-        return np.asarray(vectors_of_tokens.mean(axis=0) + vector_of_text, dtype=np.float32)
+        vector = _WEIGHT_OF_TEXT * self._random_vectors[hash_of_ids % _RANDOM_VECTORS]
+        if len(ids) > 0:
+            vector = vector + self._random_vectors[token_ids % _RANDOM_VECTORS].mean(axis=0)
+        return np.asarray(vector, dtype=np.float32)
 
 
 def estimate_cost(encoder: EndpointEncoder, measurement: Callable[[Any], object]) -> CostEstimate:
