@@ -61,7 +61,7 @@ def fit_texts(
     limit = content_limit(encoder)
     if limit is None:
         return whole
-    longest = limit - room  # number of ids of the prompt and the text
+    longest = limit - room  # most ids of the prompt and a text together
     longest_prompt = max((len(fitted.content.head) for fitted in whole), default=0)
     if longest <= longest_prompt:
         raise InputError(
@@ -80,14 +80,15 @@ def fit_texts(
 
 
 def _truncate_ids(fitted: FittedText, longest: int) -> FittedText:
-    room_left = longest - len(fitted.content.head)
+    prompt_ids = fitted.content.head
+    room_left = longest - len(prompt_ids)
     words = []
-    for word in fitted.content.words:
+    for word_ids in fitted.content.words:
         if room_left <= 0:
             break
-        words.append(word[:room_left])
-        room_left -= len(word)
-    return FittedText(fitted.text, TokenizedText(fitted.content.head, tuple(words)), True)
+        words.append(word_ids[:room_left])
+        room_left -= len(word_ids)
+    return FittedText(fitted.text, TokenizedText(prompt_ids, tuple(words)), cut=True)
 
 
 def _truncate_words(encoder: WordEncoder, fitted: FittedText, longest: int) -> FittedText:
@@ -98,18 +99,21 @@ def _truncate_words(encoder: WordEncoder, fitted: FittedText, longest: int) -> F
     """
     text = fitted.text
 
-    def length_up_to(end: int) -> int:
+    def count_ids_up_to(end: int) -> int:
         return len(encoder.tokenize([text[:end]])[0].ids)
 
-    # Where each word ends; the first end stands for no words. The number of ids grows with the number of
-    # words, so the largest number that fits can be found by bisection. Without words, a text always fits.
-    ends = [0, *(match.end() for match in re.finditer(r"\S+", text))]
-    count = bisect_right(ends, longest, lo=1, key=length_up_to) - 1
-    end = ends[count]
-    if count + 1 < len(ends) and 2 * length_up_to(end) < longest:
-        # Where each character of the next word ends, with the marks that belong to it.
-        inner_ends = [end + match.end() for match in regex.finditer(r"\X", text[end : ends[count + 1]])]
-        inner_count = bisect_right(inner_ends, longest, key=length_up_to)
-        end = inner_ends[inner_count - 1] if inner_count else end
+    # The number of ids grows with the number of words, so the number of words that fit can be found by
+    # bisection. A text without words always fits.
+    word_ends = [match.end() for match in re.finditer(r"\S+", text)]
+    word_count = bisect_right(word_ends, longest, key=count_ids_up_to)
+    end = word_ends[word_count - 1] if word_count else 0
+    is_next_word_long = 2 * count_ids_up_to(end) < longest  # more than the other half, or it would fit
+    if word_count < len(word_ends) and is_next_word_long:
+        next_word = text[end : word_ends[word_count]]
+        # Where each character ends, with the marks that belong to it.
+        character_ends = [end + match.end() for match in regex.finditer(r"\X", next_word)]
+        character_count = bisect_right(character_ends, longest, key=count_ids_up_to)
+        if character_count:
+            end = character_ends[character_count - 1]
     cut_text = text[:end]
-    return FittedText(cut_text, encoder.tokenize([cut_text])[0], True)
+    return FittedText(cut_text, encoder.tokenize([cut_text])[0], cut=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -77,12 +78,12 @@ def sampled_entries(encoder: Encoder, size: int, most: int) -> list[EntryBlock]:
     strings = list(encoder.tokenizer.entries.values())
     drawn_indices = np.random.default_rng(_SEED).permutation(len(strings))[:most].tolist()
     drawn_strings = tuple(strings[index] for index in drawn_indices)
-    group_size = max(1, size // _GROUPS)
+    group_size = max(1, size // _GROUPS)  # the standard error is computed over groups
     blocks = []
-    for start in range(0, len(drawn_strings), size):
-        in_block = drawn_strings[start : start + size]
-        groups = [in_block[first : first + group_size] for first in range(0, len(in_block), group_size)]
-        blocks.append(tuple(groups))
+    for block_start in range(0, len(drawn_strings), size):
+        strings_of_block = drawn_strings[block_start : block_start + size]
+        group_starts = range(0, len(strings_of_block), group_size)
+        blocks.append(tuple(strings_of_block[start : start + group_size] for start in group_starts))
     return blocks
 
 
@@ -92,19 +93,20 @@ def add_unit_vectors(encoder: Encoder, groups: Sequence[Sequence[str]]) -> Vecto
     Strings that have no tokens, that the model cannot read in full, or that have no usable vector are left
     out.
     """
-    strings = [string for group in groups for string in group]
+    strings = list(chain.from_iterable(groups))
     group_of_string = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
     contents = encoder.content_ids(strings)
     readable = [index for index, content in enumerate(contents) if content and encoder.fits(content)]
-    if reads_ids(encoder):
+    if reads_ids(encoder):  # the ids are known already
         vectors = encoder.encode_ids([contents[index] for index in readable], allow_zero=True)
     else:
         vectors = encoder.encode([strings[index] for index in readable], allow_zero=True)
     is_usable = has_vector(vectors)
-    group_of_vector = group_of_string[readable][is_usable]
+    units = exact_unit_vectors(vectors[is_usable])
+    group_of_unit = group_of_string[readable][is_usable]
     sums = np.zeros((len(groups), encoder.dimension))
-    np.add.at(sums, group_of_vector, exact_unit_vectors(vectors[is_usable]))
-    return VectorSums(sums, np.bincount(group_of_vector, minlength=len(groups)))
+    np.add.at(sums, group_of_unit, units)  # adds each vector to the sum of its group
+    return VectorSums(sums, np.bincount(group_of_unit, minlength=len(groups)))
 
 
 def mean_of_sums(name: str, parts: Sequence[VectorSums], drawn: int, entries: int) -> MeanSimilarity:
@@ -129,27 +131,29 @@ def mean_of_sums(name: str, parts: Sequence[VectorSums], drawn: int, entries: in
     if count < 2:
         raise EncodingError(f"{name}: only {count} of {drawn:,} vocabulary entries can be encoded")
     total = sums.sum(axis=0)
-    if drawn == entries:
+    if drawn == entries:  # nothing is estimated
         mean = total / count
         return MeanSimilarity(float(mean @ mean), count, entries - count)
-    between_entries = float(_mean_of_pairs(total, np.array(count)))
+    between_entries = float(_mean_of_pairs(total, np.array(count)))  # between different entries
     # For the whole vocabulary, u also includes the pair of each entry with itself, which is one in `entries`
     # pairs.
     value = between_entries + (1 - between_entries) / entries
     # The jackknife leaves out one group at a time; the other entries must form a pair.
-    leaves_pairs = count - counts >= 2
-    without_group = _mean_of_pairs(total - sums[leaves_pairs], count - counts[leaves_pairs])
-    variance = (len(without_group) - 1) * float(without_group.var()) if len(without_group) else 0.0
-    # The error is 0 if the sample is the whole vocabulary.
+    leaves_pair = count - counts >= 2
+    means_without_group = _mean_of_pairs(total - sums[leaves_pair], count - counts[leaves_pair])
+    group_count = len(means_without_group)
+    variance = (group_count - 1) * float(means_without_group.var()) if group_count else 0.0
+    # The last factor is that of sampling without replacement: a sample of nearly all entries is nearly exact.
     error = np.sqrt(variance * (1 - drawn / entries))
     return MeanSimilarity(value, count, drawn - count, float(error))
 
 
 def _mean_of_pairs(total: NDArray[np.float64], count: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the mean cosine of different entries, from the sum of their unit vectors and their number."""
-    # The sum over all pairs is the squared norm of the sum. It includes the pairs of an entry with itself,
-    # each of which has the cosine 1.
-    return np.asarray(((total**2).sum(axis=-1) - count) / (count * (count - 1)))
+    # The mean cosine of different entries, from the sum of their unit vectors, shape (..., d), and their
+    # number, shape (...). The sum over all pairs is the squared norm of the sum of vectors. It includes the
+    # pairs of an entry with itself, each of which has the cosine 1.
+    sums_of_cosines = (total**2).sum(axis=-1) - count
+    return np.asarray(sums_of_cosines / (count * (count - 1)))
 
 
 def mean_similarity(encoder: Encoder, most: int | None = None) -> MeanSimilarity:
@@ -173,7 +177,10 @@ def mean_similarity(encoder: Encoder, most: int | None = None) -> MeanSimilarity
     """
     entries = len(encoder.tokenizer.entries)
     drawn = entries if most is None else min(most, entries)
-    blocks = blocks_of_entries(encoder) if drawn == entries else sampled_entries(encoder, drawn, drawn)
+    if drawn == entries:
+        blocks = blocks_of_entries(encoder)
+    else:
+        blocks = sampled_entries(encoder, size=drawn, most=drawn)  # all in one block
     parts = [add_unit_vectors(encoder, groups) for groups in blocks]
     return mean_of_sums(encoder.name, parts, drawn, entries)
 
@@ -197,9 +204,10 @@ def isoscore(vectors: NDArray[np.floating]) -> float | None:
         >>> isoscore(np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]))
         1.0
     """
-    covariance = np.atleast_2d(np.cov(vectors, rowvar=False, bias=True))
+    covariance = np.atleast_2d(np.cov(vectors, rowvar=False, bias=True))  # of one dimension, it is a number
     size = len(covariance)
-    variances = np.maximum(np.linalg.eigvalsh(covariance), 0.0)  # one for each principal component
+    # One for each principal component. Rounding may make them slightly negative.
+    variances = np.maximum(np.linalg.eigvalsh(covariance), 0.0)
     length = float(np.linalg.norm(variances))
     if size < 2 or length == 0:
         return None

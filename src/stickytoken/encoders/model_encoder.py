@@ -204,16 +204,16 @@ class ModelEncoder(ABC):
         lower = self._copy()
         lower._precision = precision
         lower._arithmetic = precisions.arithmetic(self._network, precision)
-        lower._reset()
-        exact = self._vectors(self._samples)
-        lowered = lower._vectors(self._samples)
-        center = self._center(exact)
-        precisions.require_agreement(exact - center, lowered - center, precision, self.name)
+        lower._reset()  # it needs a runner of its own
+        exact_vectors = self._vectors(self._samples)
+        lower_vectors = lower._vectors(self._samples)
+        center = self._center(exact_vectors)
+        precisions.require_agreement(exact_vectors - center, lower_vectors - center, precision, self.name)
         return lower
 
     def _copy(self) -> Self:
         other = copy.copy(self)
-        other.spec = None
+        other.spec = None  # it would load this encoder, not one with a lower precision
         other._weights_hash = None
         other._derived = {}
         return other
@@ -239,9 +239,10 @@ class ModelEncoder(ABC):
         # did not occur before gets the next row.
         row_of: dict[Content, int] = {}
         rows = [row_of.setdefault(tuple(content), len(row_of)) for content in ids]
-        contents = list(row_of)
+        contents = list(row_of)  # the distinct inputs, in the order of the rows
 
         def label(row: int) -> str:
+            """Return the text of a row, for a message; without texts, its decoded ids."""
             if texts:
                 return quote_text(texts[rows.index(row)])
             return quote_text(self.own_tokenizer.decode_many([contents[row]])[0])
@@ -274,13 +275,17 @@ class ModelEncoder(ABC):
         try:
             for row in extreme_rows:
                 self.check_input(contents[row], partial(label, row))
-        except EncodingError:
+        except EncodingError:  # some input is unreadable: find the first
             for row, content in enumerate(contents):
                 self.check_input(content, partial(label, row))
             raise
 
     def _center(self, exact: NDArray[np.float32]) -> Any:
-        """Return what to subtract before vectors at two precisions are compared: what all texts share."""
+        """Return what all vectors share, which is subtracted before those at two precisions are compared.
+
+        Here it is nothing. An encoder whose vectors are all nearly the same returns their mean, because they
+        would agree in any case.
+        """
         del exact
         return np.float32(0)
 
@@ -297,18 +302,17 @@ class ModelEncoder(ABC):
         """
         entries = self.usable_entries()
         special = sorted(self.own_tokenizer.special_ids.intersection(entries))
-        spread = entries[:: max(1, len(entries) // _SAMPLED_ENTRIES)]
+        sampled_entries = entries[:: max(1, len(entries) // _SAMPLED_ENTRIES)]
         plain_inputs = [
-            tuple(spread[start : start + _ENTRIES_IN_A_ROW])
-            for start in range(0, len(spread), _ENTRIES_IN_A_ROW)
+            tuple(sampled_entries[start : start + _ENTRIES_IN_A_ROW])
+            for start in range(0, len(sampled_entries), _ENTRIES_IN_A_ROW)
         ]
-        # Each input is followed by copies of its own first entry. Special tokens are distributed over the
-        # inputs.
+        # First, each input is followed by copies of its own first entry; then, inputs from the first on by
+        # copies of one special token each.
         copied_entries = [content[0] for content in plain_inputs] + special
         inputs_with_copies = []
-        for number, entry in enumerate(copied_entries):
-            copies = (entry,) * _COPIES
-            inputs_with_copies.append(plain_inputs[number % len(plain_inputs)] + copies)
+        for content, entry in zip(itertools.cycle(plain_inputs), copied_entries, strict=False):
+            inputs_with_copies.append(content + (entry,) * _COPIES)
         return [content for content in plain_inputs + inputs_with_copies if self.fits(content)]
 
     @property
@@ -328,7 +332,7 @@ class ModelEncoder(ABC):
         return value
 
     def _apply_model_changes(self) -> None:
-        # Drops what was cached before the user changed the model. Every use of the model begins with it.
+        # If the user has changed the model, drops what was cached before. Every use of the model begins here.
         weight_versions = self._weight_versions()
         if weight_versions != self._known_weight_versions:
             with compute.model_lock(self._network):

@@ -251,7 +251,7 @@ def similarity_of(encoder: Encoder) -> Similarity:
 
 def _members(*protocols: type) -> tuple[str, ...]:
     names: list[str] = []
-    for protocol in protocols:  # each lists its own members, without those of the protocols that it extends
+    for protocol in protocols:  # `vars` leaves out the members of protocols that it extends
         names += [name for name in vars(protocol) if not name.startswith("_")]
     return tuple(names)
 
@@ -322,6 +322,7 @@ def require_ids(encoder: Encoder, purpose: str, instead: str | None = None) -> I
 
 
 def _has(model: object, member: str) -> bool:
+    # `hasattr` would compute the value of a property.
     missing: Any = object()
     if inspect.getattr_static(model, member, missing) is not missing:
         return True
@@ -335,7 +336,8 @@ def content_limit(encoder: Encoder) -> int | None:
     if limit is None:
         return None
     # The maximum length includes special tokens and may count a text twice, which only `fits` knows. So the
-    # first number of ids that does not fit is searched for.
+    # first number of ids that does not fit is searched for, among 1, 2, and so on. How many numbers stand
+    # before it is the largest that fits.
     return bisect_left(range(1, limit + 1), True, key=lambda count: not encoder.fits((0,) * count))
 
 
@@ -373,18 +375,18 @@ def require_usable(
     Raises:
         EncodingError: A row is not finite, or is zero although `allow_zero` is false.
     """
-    finite = np.isfinite(vectors).all(axis=1)
-    if not finite.all():
-        row = int(np.flatnonzero(~finite)[0])
+    is_finite = np.isfinite(vectors).all(axis=1)
+    if not is_finite.all():
+        row = int(np.flatnonzero(~is_finite)[0])
         raise EncodingError(
             f"{name}: the vector of the text {label(row)} is not finite: "
             "the weights are damaged or the precision is too low"
         )
     if allow_zero:
         return
-    nonzero = vectors.any(axis=1)
-    if not nonzero.all():
-        row = int(np.flatnonzero(~nonzero)[0])
+    is_nonzero = vectors.any(axis=1)
+    if not is_nonzero.all():
+        row = int(np.flatnonzero(~is_nonzero)[0])
         raise EncodingError(
             f"{name}: the vector of the text {label(row)} is zero, so its cosine similarity is undefined: "
             "leave the text out"
@@ -400,7 +402,9 @@ def quote_text(text: str, characters: int = _SHOWN_CHARACTERS) -> str:
 
     A text with more than ``characters`` characters is cut, and ends with an ellipsis.
     """
-    return repr(text if len(text) <= characters else text[: characters - 1] + "…")
+    if len(text) > characters:
+        text = text[: characters - 1] + "…"
+    return repr(text)
 
 
 Inner_co = TypeVar("Inner_co", bound=WordEncoder, covariant=True)

@@ -34,13 +34,13 @@ def truncate_texts(encoder: WordEncoder, task: Task) -> tuple[dict[str, list[str
     """
     encoders = encoders_of(encoder, task)
     texts = {}
-    cut = 0
+    truncated_count = 0
     for name, role_texts in task.texts.items():
         # No copies are inserted, so no room is left for them.
         fitted_texts = fit_texts(encoders[name], role_texts, room=0, insertion=Insertion.TEXT, name=task.name)
         texts[name] = [fitted.text for fitted in fitted_texts]
-        cut += sum(fitted.cut for fitted in fitted_texts)
-    return texts, cut
+        truncated_count += sum(fitted.cut for fitted in fitted_texts)
+    return texts, truncated_count
 
 
 def score_task(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import math
 import warnings
 from collections.abc import Callable, Sequence
@@ -64,9 +63,9 @@ class SentenceTransformerEncoder(ModelEncoder):
         Args:
             model: the user's model.
             name: name of the model, as the user gave it.
-            options: how to read the model. Its prompts are texts, not names. Without a prompt for queries,
-                these have the model's own if the other prompt is one of its prompts for documents, else the
-                same as documents. The user's model is set to the maximum length.
+            options: how to read the model. Its prompts are texts, not names. If it has none for queries, they
+                get the model's query prompt if the other prompt is one of the model's document prompts, and
+                else the same prompt as documents. The user's model is set to the maximum length.
             precision: precision of the arithmetic, which must be lower than the precision of the weights; if
                 None, that of the options.
             reuse: limits within which common prefixes of inputs are computed only once; if None, nothing is
@@ -83,7 +82,8 @@ class SentenceTransformerEncoder(ModelEncoder):
         self.role = role
         self._in_roles: dict[Role | None, SentenceTransformerEncoder] = {}
         self._model_of_all_roles = model
-        # Whoever names a route other than that of documents sends all texts through it.
+        # Queries and documents take the model's routes for them, unless the user names another route than
+        # that of documents, which all texts take then.
         self._follows_routes = route in (None, Role.DOCUMENT) and has_roles(model, name)
         self._route_taken = route
         if role is not None and self._follows_routes:
@@ -127,7 +127,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         if dimension == self.dimension:
             return
         self.truncate_dim = dimension
-        self.model = copy.copy(self.model)
+        self.model = copy.copy(self.model)  # shallow: it shares the modules
         self.model.truncate_dim = dimension
         self._network = self.model
         self._reconfigure()
@@ -139,13 +139,13 @@ class SentenceTransformerEncoder(ModelEncoder):
             InputError: the model cannot read ``max_length`` tokens, it has no limit to set, or the limit
                 leaves no room for a text.
         """
-        readable_positions(self.model, max_length, self.name)
+        readable_positions(self.model, max_length, self.name)  # raises the first of these errors
         prompt_tokens = len(self.own_tokenizer.encode_many([self.prompt])[0])
-        taken = self.template.overhead + prompt_tokens
-        if max_length <= taken:
+        tokens_around_text = self.template.overhead + prompt_tokens
+        if max_length <= tokens_around_text:
             raise InputError(
                 f"max_length is {max_length}: the special tokens and the prompt of {self.name!r} take "
-                f"{taken} tokens, which leaves no room for a text; pass a larger limit"
+                f"{tokens_around_text} tokens, which leaves no room for a text; pass a larger limit"
             )
         with suppress(AttributeError):  # in a static embedding, `max_seq_length` has no setter
             self.model.max_seq_length = max_length
@@ -157,9 +157,9 @@ class SentenceTransformerEncoder(ModelEncoder):
         self._reconfigure()
 
     def _configure(self) -> None:
-        """Read everything about tokens from the user's model, and create a new runner.
+        """Read everything about tokens from the user's model, and make a new runner for it.
 
-        The method sets the tokenizers, the template, the maximum length and the number of embedding rows.
+        Sets the tokenizers, the template, the maximum length and the number of token vectors (`_rows`).
         """
         if self._routed_from is not None:  # the user may have changed the model after the route was copied
             from stickytoken.encoders.inputs.routes import follow_route
@@ -179,14 +179,16 @@ class SentenceTransformerEncoder(ModelEncoder):
         self._runner = batches.BatchRunner(self.model, self.template, self.name, self.options.token_budget)
 
     def _find_max_length(self) -> int | None:
-        truncation = getattr(self.model.tokenizer, "truncation", None)
+        truncation = getattr(self.model.tokenizer, "truncation", None)  # of the tokenizers library
         limits = [
             self.model.max_seq_length,
             truncation["max_length"] if truncation else None,
             self._find_task_limit(),
             *find_learned_positions(self.model),
         ]
-        return min((int(limit) for limit in limits if limit is not None and limit < NO_LIMIT), default=None)
+        # A tokenizer may declare a huge number in place of no limit.
+        real_limits = [int(limit) for limit in limits if limit is not None and limit < NO_LIMIT]
+        return min(real_limits, default=None)
 
     def _find_task_limit(self) -> int | None:
         # A module may have limits for queries and documents, in attributes such as `query_length`.
@@ -208,7 +210,7 @@ class SentenceTransformerEncoder(ModelEncoder):
             model.truncate_dim,
             table_rows(model),
         )
-        users_model = self._routed_from
+        users_model = self._routed_from  # None if `model` has all routes
         if users_model is not None:
             prompts = tuple(users_model.prompts.items())
             settings += (users_model.default_prompt_name, prompts, users_model.truncate_dim)
@@ -247,19 +249,19 @@ class SentenceTransformerEncoder(ModelEncoder):
         """The text that is put before every input."""
         if self.role is Role.QUERY and self._query_prompt is not None:
             return self._query_prompt
-        if self._asked_prompt is not None:
+        if self._asked_prompt is not None:  # the user named one
             return self._asked_prompt
-        default = self.model.default_prompt_name
-        if default is None:
+        default_name = self.model.default_prompt_name
+        if default_name is None:
             return ""
-        return str(self.model.prompts.get(default) or "")
+        return str(self.model.prompts.get(default_name) or "")
 
     def in_role(self, role: Role | None) -> SentenceTransformerEncoder:
         """Return the encoder of texts in a role, which shares the weights.
 
         It encodes queries as `encode_query` of sentence-transformers does, documents as `encode_document`,
-        and texts without a role as `encode`. A prompt that the user names is put before texts in every role,
-        except that queries keep their own beside one for documents.
+        and texts without a role as `encode`. A prompt that the user names is put before texts in every role;
+        but if it is one of the model's prompts for documents, queries keep the model's prompt for them.
         """
         if role is self.role or not self._distinguishes_roles:
             return self
@@ -282,15 +284,16 @@ class SentenceTransformerEncoder(ModelEncoder):
         return self._follows_routes and uses_more_than_prompts(self._model_of_all_roles)
 
     def library_model(self) -> SentenceTransformer:
-        """Return the model for code that calls `encode_query`, `encode_document` and `encode` itself.
+        """Return a SentenceTransformer for code that calls its `encode_query` or `encode_document` itself.
 
-        The prompts and the route that the user named replace those of the model.
+        They give the vectors of this encoder in each role: the prompts and the route that the user named
+        replace those of the model.
 
         Raises:
             InputError: queries and documents take different routes of a model that runs only its first
                 layers, of which each encoder has a copy with one route.
         """
-        plain = self.in_role(None)  # for texts that are neither queries nor documents
+        plain = self.in_role(None)  # the encoder of texts that are neither queries nor documents
         if plain.layer is not None and plain.route is not None and self._routes_matter:
             raise InputError(
                 f"{self.name} sends queries and documents through different modules, which code that calls "
@@ -300,15 +303,17 @@ class SentenceTransformerEncoder(ModelEncoder):
         model = plain.model
         replaces_prompts = self._asked_prompt is not None or self._query_prompt is not None
         if plain._routed_from is not None and self._follows_routes:
-            # The model itself chooses the route of queries and of documents.
+            # The user's model itself chooses the route of queries and of documents, so it needs all of them.
             model = copy.copy(self._model_of_all_roles)
             model.truncate_dim = plain.model.truncate_dim
         elif plain.route is not None:
             # All texts take one route, so the prompts are those of this route.
             replaces_prompts = True
         if replaces_prompts:
+            # `encode_query` and `encode_document` look for prompts of these names, `encode` for the default.
             prompts: dict[str, str | None] = {role.value: self.in_role(role).prompt for role in Role}
-            default_name = next((name for name, text in prompts.items() if text == plain.prompt), "text")
+            names_of_plain = [name for name, text in prompts.items() if text == plain.prompt]
+            default_name = names_of_plain[0] if names_of_plain else "text"
             model = copy.copy(model)
             model.prompts = prompts | {default_name: plain.prompt}
             model.default_prompt_name = default_name
@@ -350,7 +355,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         return compute.modules_fingerprint(self.model), self.prompt
 
     def _measure_dimension(self) -> int:
-        content = (self.usable_entries()[0],)
+        content = (self.usable_entries()[0],)  # any input will do
         with compute.computing(self._network):
             return int(self._runner.vectors([content]).shape[1])
 
@@ -364,7 +369,8 @@ class SentenceTransformerEncoder(ModelEncoder):
 
     def fits(self, ids: Sequence[int]) -> bool:
         is_short = self.max_length is None or len(ids) + self.template.overhead <= self.max_length
-        return is_short and (self._rows is None or max(ids, default=0) < self._rows)
+        have_vectors = self._rows is None or max(ids, default=0) < self._rows
+        return is_short and have_vectors
 
     def usable_entries(self) -> list[int]:
         rows = self._rows or math.inf
@@ -396,9 +402,9 @@ class SentenceTransformerEncoder(ModelEncoder):
         """
         if self._reuse_limits is None or not batches.pools_by(self.model, "lasttoken"):
             return None
-        # Samples of the inputs for which prefixes are reused: copies of a token before or after a text. The
-        # text consists of three entries, and two other entries are copied.
-        entries = tuple(itertools.islice(self.usable_entries(), 5))
+        # On these samples, `PrefixReuse` compares its vectors with the usual ones: copies of a token before
+        # or after a text. The text consists of three entries, and two other entries are copied.
+        entries = tuple(self.usable_entries()[:5])
         samples = prefixes.samples_with_copies(carrier=entries[:-2], tokens=entries[-2:])
         if not all(map(self.fits, samples)) or not self._has_plain_inputs():
             return None
@@ -460,7 +466,7 @@ class SentenceTransformerEncoder(ModelEncoder):
 
         A few evenly spaced samples show whether their vectors stay the same.
         """
-        attention = first_token.attention_of_last_layer(self.model)
+        attention = first_token.attention_of_last_layer(self.model)  # None for most models
         samples = self._samples[:: max(1, len(self._samples) // _FIRST_TOKEN_SAMPLES)]
         if attention is None or not samples:
             return None

@@ -120,7 +120,7 @@ class TextEncoderBase(ABC):
         return self.tokenizer.encode_many(texts)
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
-        if hasattr(self.tokenizer, "tokenize"):
+        if hasattr(self.tokenizer, "tokenize"):  # as `HuggingFaceTokenizer` has
             tokenized: list[TokenizedText] = self.tokenizer.tokenize(texts)
             return tokenized
         # The tokenizer does not report words, so every token counts as a word.
@@ -136,18 +136,18 @@ class TextEncoderBase(ABC):
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
         texts = protocol.texts_of(texts)
         # Equal texts share one row, which saves work and makes their vectors exactly equal.
-        distinct = list(dict.fromkeys(texts))
-        if not distinct:
+        distinct_texts = list(dict.fromkeys(texts))
+        if not distinct_texts:
             return np.empty((0, self.dimension), np.float32)
-        self._require_fitting(distinct)
-        vectors = self._vectors(distinct)[:, : self.truncate_dim]
-        self._require_usable(vectors, distinct, allow_zero=allow_zero)
-        row_of = {text: row for row, text in enumerate(distinct)}
+        self._require_fitting(distinct_texts)
+        vectors = self._vectors(distinct_texts)[:, : self.truncate_dim]
+        self._require_usable(vectors, distinct_texts, allow_zero=allow_zero)
+        row_of = {text: row for row, text in enumerate(distinct_texts)}
         return vectors[[row_of[text] for text in texts]]
 
     def _require_fitting(self, texts: Sequence[str]) -> None:
         """Raise an EncodingError if a text whose tokens can be counted is longer than the model reads."""
-        if self.max_length is None or self._model_tokenizer is None:  # or nothing counts tokens
+        if self.max_length is None or self._model_tokenizer is None:  # nothing limits or counts tokens
             return
         if isinstance(self.tokenizer, CandidateTokenizer):  # it only estimates the number of tokens
             return
@@ -212,8 +212,9 @@ class TextEncoder(TextEncoderBase):
 
     def in_role(self, role: Role | None) -> Encoder:
         """Return the encoder of texts in a role, if the object has `encode_query` and `encode_document`."""
-        methods = [getattr(self.model, method, None) for method in _ENCODE_METHODS.values()]
-        if role is self.role or not all(map(callable, methods)):
+        methods = [getattr(self.model, method_name, None) for method_name in _ENCODE_METHODS.values()]
+        has_roles = all(map(callable, methods))
+        if role is self.role or not has_roles:
             return self
         other = copy.copy(self)
         other.role = role
@@ -244,7 +245,7 @@ class TextEncoder(TextEncoderBase):
 
     def _weights_hash(self) -> str:
         fingerprint = getattr(self.model, "fingerprint", None)
-        if fingerprint is None:
+        if fingerprint is None:  # the vectors of fixed texts take its place
             return fingerprint_of(self._vectors(SENTINELS))
         if callable(fingerprint):
             fingerprint = fingerprint()
@@ -273,7 +274,8 @@ class TextEncoder(TextEncoderBase):
         Raises:
             EncodingError: the model's `encode` does not return exactly one vector per text.
         """
-        output = getattr(self.model, _ENCODE_METHODS[self.role])(list(texts))
+        encode = getattr(self.model, _ENCODE_METHODS[self.role])
+        output = encode(list(texts))
         if hasattr(output, "detach"):  # a torch tensor, which may have a gradient or be on a GPU
             output = output.detach().float().cpu()
         try:
@@ -371,14 +373,15 @@ class DecodedEncoder(protocol.EncoderWrapper[WordEncoder]):
 
         The wrapped encoder adds the prompt itself.
         """
-        start = 0  # how many ids belong to the prompt
+        # How many ids belong to the prompt. Its last token may have merged with the start of the text.
+        prompt_length = 0
         for content_id, prompt_id in zip(content, self._prompt_ids, strict=False):
             if content_id != prompt_id:
                 break
-            start += 1
-        for end in range(len(content), start, -1):  # leaves out ever more of the last ids
-            (text,) = self.tokenizer.decode_many([list(content[start:end])])
-            if start > 0:  # the space between prompt and text belongs to the prompt
+            prompt_length += 1
+        for end in range(len(content), prompt_length, -1):  # leaves out ever more of the last ids
+            (text,) = self.tokenizer.decode_many([list(content[prompt_length:end])])
+            if prompt_length > 0:  # the space between prompt and text belongs to the prompt
                 text = text.lstrip()
             if self.fits(self.content_ids([text])[0]):
                 return text

@@ -51,7 +51,7 @@ def find_attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[
         attention weights, or if, for some layer, no module is found that returns the layer's weights.
     """
     config = getattr(backbone, "config", None)
-    if config is None:
+    if config is None:  # no transformer
         return {}
     # The model's output lists the attention weights of all layers. To find the module that computed the
     # weights of a layer, the weights that single modules return are recorded and compared with this list.
@@ -62,10 +62,10 @@ def find_attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[
     def record(module: torch.nn.Module, inputs: Any, output: Any) -> None:
         """Record the attention weights in a module's output: those of all layers, or of this module only."""
         del inputs
-        weights = _weights_of_layers(output)
-        if weights:
-            weight_lists.append(weights)
-        elif type(output) is tuple:
+        weights_by_layer = _weights_of_layers(output)
+        if weights_by_layer:
+            weight_lists.append(weights_by_layer)
+        elif type(output) is tuple:  # as attention modules return
             for index, item in enumerate(output):
                 if _are_weights(item):
                     returned.append(_Returned(module, index, item))
@@ -83,11 +83,11 @@ def find_attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[
     finally:
         for handle in handles:
             handle.remove()
-    # The outermost module returns last, so the last list is from the output of the model. An empty list is
-    # from a call that returned no weights.
-    weights_by_layer = next((weights for weights in reversed(weight_lists) if weights), [])
+    lists_with_weights = [weights_by_layer for weights_by_layer in weight_lists if weights_by_layer]
+    if not lists_with_weights:
+        return {}
     sources: Sources = {}
-    for weights in weights_by_layer:
+    for weights in lists_with_weights[-1]:  # the outermost module, which is the model, returns last
         # An outer module may return the weights of an inner module again, so the first module that returned
         # the weights computed them.
         source = next((candidate for candidate in returned if candidate.equals(weights)), None)
@@ -105,15 +105,16 @@ def _recording_outputs(backbone: Any, weight_lists: list[list[torch.Tensor]]) ->
     empty if the output has no weights.
     """
     forward = backbone.forward
-    users_forward = vars(backbone).get("forward")  # set if the user has replaced the method of the class
+    # A user may have replaced the method of the class with a function in the instance. It is put back.
+    users_forward = vars(backbone).get("forward")
 
     @wraps(forward)  # keeps the signature, because callers inspect it to choose arguments
-    def watched(*arguments: Any, **options: Any) -> Any:
+    def recording_forward(*arguments: Any, **options: Any) -> Any:
         output = forward(*arguments, **options)
         weight_lists.append(_weights_of_layers(output))
         return output
 
-    vars(backbone)["forward"] = watched
+    vars(backbone)["forward"] = recording_forward
     try:
         yield
     finally:
@@ -123,8 +124,10 @@ def _recording_outputs(backbone: Any, weight_lists: list[list[torch.Tensor]]) ->
 
 
 def _weights_of_layers(output: Any) -> list[torch.Tensor]:
-    weights = getattr(output, "attentions", None) or getattr(output, "encoder_attentions", None) or ()
-    return [layer for layer in weights if isinstance(layer, torch.Tensor)]
+    weights_by_layer = (
+        getattr(output, "attentions", None) or getattr(output, "encoder_attentions", None) or ()
+    )
+    return [weights for weights in weights_by_layer if isinstance(weights, torch.Tensor)]
 
 
 def _are_weights(value: Any) -> bool:
@@ -132,7 +135,8 @@ def _are_weights(value: Any) -> bool:
     if not isinstance(value, torch.Tensor) or value.ndim != 4 or value.shape[-1] != value.shape[-2]:
         return False
     row_sums = value.float().sum(dim=-1)
-    return bool((value >= 0).all() and ((row_sums - 1).abs() <= _ROW_SUM_ERROR).all())
+    sum_to_one = (row_sums - 1).abs() <= _ROW_SUM_ERROR  # up to rounding
+    return bool((value >= 0).all() and sum_to_one.all())
 
 
 @contextmanager
@@ -157,20 +161,22 @@ def collecting_attention(
     def append_weights_of_parts(module: torch.nn.Module, inputs: Any, output: Any) -> None:
         del inputs
         weights = output[sources[module]]  # shape (texts, heads, attending positions, attended positions)
-        device_members = members.to(weights.device)
+        indicators = members.to(weights.device)
         # t: text, h: head, q: attending position, k: attended position, g: attending part, j: attended part
-        sums = torch.einsum("tqg,thqk,tkj->thgj", device_members, weights.float(), device_members)
-        positions_per_part = device_members.sum(dim=1)  # shape (texts, parts)
-        layers.append(sums / positions_per_part[:, None, :, None])
+        sums = torch.einsum("tqg,thqk,tkj->thgj", indicators, weights.float(), indicators)
+        positions_per_part = indicators.sum(dim=1)  # shape (texts, parts)
+        layers.append(sums / positions_per_part[:, None, :, None])  # the mean over the attending part
 
     config = getattr(backbone, "config", None)
     handles = [module.register_forward_hook(append_weights_of_parts) for module in sources]
     try:
         with using_plain_attention(backbone), ExitStack() as stack:
+            # Asking for weights would be an error in a model that cannot switch away from fused kernels.
             is_plain = getattr(config, "_attn_implementation", None) in (None, "eager")
             # Older models return weights only if the configuration asks for them. Newer models, which declare
             # the outputs that can be recorded, do not need this setting.
-            if config is not None and is_plain and not getattr(backbone, "_can_record_outputs", None):
+            needs_setting = not getattr(backbone, "_can_record_outputs", None)
+            if config is not None and is_plain and needs_setting:
                 stack.enter_context(switch_on(config, "output_attentions"))
             yield layers
     finally:
@@ -194,15 +200,16 @@ def using_plain_attention(backbone: Any) -> Iterator[None]:
         yield
         return
     # A model of several parts, such as text and images, has a configuration for each part.
-    sub_configs = {name: getattr(config, name, None) for name in getattr(config, "sub_configs", {})}
-    by_sub_config = {
-        name: sub_config._attn_implementation
-        for name, sub_config in sub_configs.items()
-        if sub_config is not None
-    }
+    implementation_of_part: dict[str, str] = {}
+    for name in getattr(config, "sub_configs", {}):
+        config_of_part = getattr(config, name, None)
+        if config_of_part is not None:
+            implementation_of_part[name] = config_of_part._attn_implementation
     set_implementation("eager")
     try:
         yield
     finally:
-        # The key "" stands for the model as a whole.
-        set_implementation({"": implementation, **by_sub_config} if by_sub_config else implementation)
+        if implementation_of_part:  # the key "" stands for the model as a whole
+            set_implementation({"": implementation, **implementation_of_part})
+        else:
+            set_implementation(implementation)

@@ -125,19 +125,20 @@ class Inspector(ABC):
         Raises:
             EncodingError: A text has no usable vector, or the device does not have enough memory.
         """
-        rows = [tuple(content) for content in contents]
+        texts = [tuple(content) for content in contents]
 
-        def quote_row(row: int) -> str:
-            return quote_text(self.encoder.tokenizer.decode_many([rows[row]])[0])
+        def quote(index: int) -> str:
+            return quote_text(self.encoder.tokenizer.decode_many([texts[index]])[0])
 
-        for row, content in enumerate(rows):
-            self.encoder.check_input(content, partial(quote_row, row))
-        insides: dict[int, Inside] = {}
+        for index, content in enumerate(texts):
+            self.encoder.check_input(content, partial(quote, index))
+        insides: dict[int, Inside] = {}  # keyed by the index of the text
+        lengths = [self._length(len(content)) for content in texts]
         try:
             with computing(self._network):
-                for batch in self._batches([self._length(len(content)) for content in rows]):
-                    batch_contents = [rows[row] for row in batch]
-                    batch_labels = [labels[row] for row in batch]
+                for batch in self._batches(lengths):
+                    batch_contents = [texts[index] for index in batch]
+                    batch_labels = [labels[index] for index in batch]
                     batch_insides = self.look_at_batch(batch_contents, batch_labels, around_label)
                     insides |= dict(zip(batch.tolist(), batch_insides, strict=True))
         except torch.OutOfMemoryError as error:
@@ -145,10 +146,10 @@ class Inspector(ABC):
                 f"{self.encoder.name}: {self.encoder.device} does not have enough memory to inspect one "
                 "text: use shorter texts, a lower precision or another device"
             ) from error
-        in_order = [insides[row] for row in range(len(rows))]
+        in_order = [insides[index] for index in range(len(texts))]
         if in_order:
             vectors = np.stack([inside.vector for inside in in_order])
-            require_usable(vectors, self.encoder.name, quote_row, allow_zero=False)
+            require_usable(vectors, self.encoder.name, quote, allow_zero=False)
         return in_order
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[NDArray[np.intp]]:
@@ -160,9 +161,10 @@ class Inspector(ABC):
         width = getattr(config, "hidden_size", None) or 1024
         for group in equal_length_batches(lengths, self.most_tokens):
             length = max(1, lengths[group[0]])
-            by_weights = self.most_weights // (heads * length**2)
-            by_states = self.most_states // ((layers + 1) * length * width)
-            batch_size = max(1, min(by_weights, by_states))
+            weights_per_text = heads * length**2  # in one layer
+            states_per_text = (layers + 1) * length * width  # after the embedding and after each layer
+            most_texts = min(self.most_weights // weights_per_text, self.most_states // states_per_text)
+            batch_size = max(1, most_texts)
             yield from np.array_split(group, math.ceil(len(group) / batch_size))
 
 
@@ -176,8 +178,8 @@ def split_texts(
     vectors: NDArray[np.float32],
 ) -> list[Inside]:
     """Return the internal states of each text of a batch, from those of the whole batch."""
-    # The layers can be stacked only if all of them have the same number of heads. Some unusual models have
-    # layers with different numbers of heads.
+    # The layers can be stacked only if all of them have the same number of heads, as in all but a few models,
+    # and if there is one.
     head_counts = {layer.shape[1] for layer in attention_by_layer}
     weights = torch.stack(list(attention_by_layer), dim=1) if len(head_counts) == 1 else None
     return [
@@ -206,9 +208,10 @@ class ModuleInspector(Inspector):
         self._backbone = getattr(first_module, "model", None)  # the transformer, if there is one
         self._embeddings = input_embeddings(encoder.model)
         self._length = lambda content_length: content_length + encoder.template.overhead
-        self.has_layers = not encoder.template.flat
-        # A static model has no pooling module, and a pooling module may join the results of several modes.
+        self.has_layers = not encoder.template.flat  # only static models, without layers, read flat inputs
+        # A static model has no pooling module, but pools by the mean.
         mode = getattr(self._pooling, "pooling_mode", None) if self.has_layers else "mean"
+        # A pooling module may join the results of several modes.
         self.pooling = mode if mode is None or isinstance(mode, str) else "+".join(mode)
 
     def look_at_batch(
@@ -229,7 +232,7 @@ class ModuleInspector(Inspector):
         part_labels[:, start : start + length] = labels
         # 1 if the position belongs to the part, else 0, shape (texts, T, parts)
         is_in_part = torch.nn.functional.one_hot(torch.from_numpy(part_labels), part_count).float()
-        if template.flat:
+        if template.flat:  # a static model
             return self._look_at_static_batch(contents, part_labels, is_in_part)
         pooling = self._pooling
         pooling_inputs: list[dict[str, Any]] = []  # arguments of each call of the pooling module
@@ -241,6 +244,7 @@ class ModuleInspector(Inspector):
                 # This setting makes sentence-transformers return the hidden states too.
                 stack.enter_context(switch_on(self._backbone.config, "output_hidden_states"))
             if pooling is not None:
+                # A copy, because the pooling module adds its output to the dict of its inputs.
                 handle = pooling.register_forward_pre_hook(
                     lambda _, inputs: pooling_inputs.append(dict(inputs[0]))
                 )
@@ -289,10 +293,12 @@ class ModuleInspector(Inspector):
 
     @cached_property
     def _attention_sources(self) -> Sources:
-        sample = [tuple(self.encoder.usable_entries()[:2])]
-        return find_attention_sources(
-            self._model, self._backbone, lambda: self._model(self.encoder.features(sample))
-        )
+        sample = [tuple(self.encoder.usable_entries()[:2])]  # any short input will do
+
+        def run_model() -> object:
+            return self._model(self.encoder.features(sample))
+
+        return find_attention_sources(self._model, self._backbone, run_model)
 
     @property
     def _pooling(self) -> Pooling | None:
@@ -308,14 +314,17 @@ def _pool_by_part(
 
     The second result is None if the pooled states are not the sum of those of the parts.
     """
-    states = inputs["token_embeddings"]
+    states = inputs["token_embeddings"]  # of all positions, shape (texts, T, D)
 
     def pool(states: torch.Tensor) -> Any:
         return pooling({**inputs, "token_embeddings": states})["sentence_embedding"].float()
 
     pooled = pool(states.clone())  # a copy, because the pooling may change its input
-    part_masks = is_in_part.to(states).unbind(dim=-1)
-    pooled_by_part = torch.stack([pool(states * mask[..., None]) for mask in part_masks], dim=1)
+    pooled_parts = []
+    for is_in_this_part in is_in_part.to(states).unbind(dim=-1):  # shape (texts, T)
+        states_of_part = states * is_in_this_part[..., None]  # zero at all other positions
+        pooled_parts.append(pool(states_of_part))
+    pooled_by_part = torch.stack(pooled_parts, dim=1)
     error = (pooled_by_part.sum(dim=1) - pooled).norm(dim=-1)
     is_sum = bool((error <= _MAX_POOLING_ERROR * pooled.norm(dim=-1)).all())
     return pooled, pooled_by_part if is_sum else None

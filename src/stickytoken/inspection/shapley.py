@@ -56,19 +56,25 @@ def divide_vector(
         EncodingError: The model cannot read the text, or its vector is not finite.
     """
     count = max(labels) + 1
-    weights = _compute_exact_weights(count) if count <= MAX_EXACT_PARTS else _sample_weights(count)
-    # Every step needs the unit vectors of two sets of parts, the set before the step adds a part and the set
-    # after.
-    subsets = {before for _, before in weights} | {before | {part} for part, before in weights}
-    units = _encode_subsets(encoder, ids, labels, subsets, watch)
-    contributions = np.zeros((count, len(units[frozenset()])))
-    for (part, before), weight in weights.items():
-        contributions[part] += weight * (units[before | {part}] - units[before])
+    # A step adds a part to those before it. Its weight is the share of all orders in which it occurs.
+    weight_of_step = _compute_exact_weights(count) if count <= MAX_EXACT_PARTS else _sample_weights(count)
+    # Every step needs the unit vectors of two sets of parts, the set before it and the set after it.
+    subsets: set[frozenset[int]] = set()
+    for part, before in weight_of_step:
+        subsets |= {before, before | {part}}
+    unit_of_subset = _encode_subsets(encoder, ids, labels, subsets, watch)
+    dimension = len(unit_of_subset[frozenset()])
+    contributions = np.zeros((count, dimension))
+    for (part, before), weight in weight_of_step.items():
+        contributions[part] += weight * (unit_of_subset[before | {part}] - unit_of_subset[before])
     return contributions
 
 
 def _compute_exact_weights(count: int) -> dict[_Step, float]:
-    """Return the share of all orders of the parts in which each step occurs, keyed by step."""
+    """Return the share of all orders of the parts in which each step occurs.
+
+    A step, the key, is a part and the set of parts that come before it.
+    """
     weights: dict[_Step, float] = {}
     for part in range(count):
         others = [other for other in range(count) if other != part]
@@ -81,14 +87,17 @@ def _compute_exact_weights(count: int) -> dict[_Step, float]:
 
 
 def _sample_weights(count: int) -> dict[_Step, float]:
-    """Return the share of random orders of the parts in which each step occurs, keyed by step."""
+    """Return the share of random orders of the parts in which each step occurs.
+
+    A step, the key, is a part and the set of parts that come before it.
+    """
     generator = np.random.default_rng((0, count))  # texts with as many parts get the same orders
     # In one order, ``count`` sets of parts are encoded: a set after every added part.
     pair_count = max(_MIN_ORDERS, ENCODED_TEXTS // count) // 2
     orders: list[list[int]] = []
     for _ in range(pair_count):
         order = generator.permutation(count).tolist()
-        orders += [order, order[::-1]]
+        orders += [order, order[::-1]]  # an order and its reverse lower the error of the mean
     step_counts: Counter[_Step] = Counter()
     for order in orders:
         for position, part in enumerate(order):
@@ -108,13 +117,14 @@ def _encode_subsets(
     The vector is zero for the empty set, and for parts that the model encodes as zeros.
     """
     not_empty = [subset for subset in subsets if subset]
+    # Texts of similar length fill batches, and a fixed order gives the same numbers again.
     by_size = sorted(not_empty, key=lambda subset: (len(subset), sorted(subset)))
     units: list[Floats] = []
     for start in range(0, len(by_size), _BATCH):
         contents = []
         for subset in by_size[start : start + _BATCH]:
-            labelled = zip(ids, labels, strict=True)
-            contents.append(tuple(token_id for token_id, label in labelled if label in subset))
+            labelled_ids = zip(ids, labels, strict=True)
+            contents.append(tuple(token_id for token_id, label in labelled_ids if label in subset))
         units.extend(exact_unit_vectors(encoder.encode_ids(contents, allow_zero=True)))
         if watch is not None:
             watch(len(units), len(by_size))

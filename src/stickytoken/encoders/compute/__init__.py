@@ -47,10 +47,10 @@ def _has_own_weights(module: torch.nn.Module) -> bool:
 
 @contextmanager
 def computing(model: torch.nn.Module) -> Iterator[None]:
-    """Lock a model, and put it in evaluation and inference mode, inside a ``with`` block."""
+    """In a ``with`` block, lock a model, put it in evaluation and inference mode, and bound its memory."""
     import torch
 
-    with model_lock(model), evaluating(model), torch.inference_mode(), bound_memory(model):
+    with model_lock(model), evaluating(model), torch.inference_mode(), _bounding_memory(model):
         yield
 
 
@@ -110,11 +110,10 @@ def onednn_enabled(enabled: bool) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def bound_memory(model: torch.nn.Module) -> Iterator[None]:
-    """Turn oneDNN off for float32 on a CPU."""
-    # oneDNN keeps a kernel and its buffers for each of up to a thousand batch shapes. Lengths and batch sizes
-    # vary here, so memory use on all-MiniLM-L6-v2 grew to 2.7 GB; without oneDNN it stays at 0.9 GB. For
-    # bfloat16, oneDNN stays on, because nothing else has fast kernels for it.
+def _bounding_memory(model: torch.nn.Module) -> Iterator[None]:
+    # Turns oneDNN off for float32 on a CPU. It keeps a kernel and its buffers for each of up to a thousand
+    # batch shapes. Lengths and batch sizes vary here, so memory use on all-MiniLM-L6-v2 grew to 2.7 GB;
+    # without oneDNN it stays at 0.9 GB. For bfloat16, oneDNN stays on, because nothing else has fast kernels.
     import torch
 
     parameter = next(model.parameters())
@@ -136,16 +135,17 @@ def weights_fingerprint(model: torch.nn.Module) -> str:
     import torch
 
     fingerprint = hashlib.sha256()
-    for key, value in sorted(model.state_dict().items()):
-        for tensor in _find_tensors(value):
+    for name, value in sorted(model.state_dict().items()):
+        for tensor in _find_tensors(value):  # usually the value itself
             if tensor.is_meta:
                 raise ModelError(
-                    f"the weights {key} are offloaded, not in memory, so the model cannot be identified: "
+                    f"the weights {name} are offloaded, not in memory, so the model cannot be identified: "
                     "load it without offloading"
                 )
-            fingerprint.update(f"{key}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-            in_memory = tensor.detach().cpu().contiguous().reshape(-1)
-            fingerprint.update(in_memory.view(torch.uint8).numpy().data)
+            fingerprint.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+            flat = tensor.detach().cpu().contiguous().reshape(-1)
+            # Seen as bytes, because NumPy lacks some types of torch, such as bfloat16.
+            fingerprint.update(flat.view(torch.uint8).numpy().data)
     return fingerprint.hexdigest()
 
 
@@ -153,7 +153,7 @@ def _find_tensors(value: Any) -> Iterator[torch.Tensor]:
     """Yield the tensors in a value of a state dict; a quantized one is yielded as its integers and scales."""
     import torch
 
-    if isinstance(value, (tuple, list)):
+    if isinstance(value, (tuple, list)):  # such as the packed weights of a quantized layer
         for item in value:
             yield from _find_tensors(item)
     elif isinstance(value, torch.Tensor) and value.is_quantized:
@@ -170,6 +170,8 @@ def modules_fingerprint(model: SentenceTransformer) -> str:
 
     This is the type and the settings of each module of sentence-transformers, `truncate_dim` and the route.
     """
+    from stickytoken.encoders.inputs.routes import RoutedModel
+
     description: list[list[Any]] = []
     for name, module in model.named_modules():
         # The layers inside a module are left out: the settings of the module determine them. The modules
@@ -183,7 +185,8 @@ def modules_fingerprint(model: SentenceTransformer) -> str:
             settings["config"] = _ignore_use_of_cache(config_of(module))
         description.append([name, type(module).__name__, settings])
     description.append(["truncate_dim", model.truncate_dim])
-    description += _describe_route(model)
+    if isinstance(model, RoutedModel):
+        description.append(["route", model.route, model.task if model.task_matters else None])
     content = json.dumps(_make_keys_plain(description), sort_keys=True, default=str)
     return hashlib.sha256(content.encode()).hexdigest()
 
@@ -201,18 +204,9 @@ def _make_keys_plain(value: Any) -> Any:
     return plain
 
 
-def _describe_route(model: SentenceTransformer) -> list[list[Any]]:
-    # A list with one item, or an empty one for a model without routes.
-    from stickytoken.encoders.inputs.routes import RoutedModel
-
-    if not isinstance(model, RoutedModel):
-        return []
-    return [["route", model.route, model.task if model.task_matters else None]]
-
-
 def _ignore_use_of_cache(config: dict[str, Any]) -> dict[str, Any]:
     # `use_cache` says whether keys and values are returned, which changes no vector. So two configs that
-    # differ only in it are made equal.
+    # differ only in it are made equal. A config may contain those of a model's parts.
     settings: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, dict):

@@ -51,14 +51,14 @@ _BATCHES_IN_FLIGHT = 2
 # Maximum number of characters that a message quotes from a model's error.
 _SHOWN_REASON = 300
 
-# OpenMP keeps a separate number of threads for each calling thread.
-_THREADS = SharedSetting(torch.get_num_threads, torch.set_num_threads, per_thread=True)
+# How many threads torch uses. OpenMP keeps a separate number for each calling thread.
+_TORCH_THREADS = SharedSetting(torch.get_num_threads, torch.set_num_threads, per_thread=True)
 
 # Modules in these packages keep no state from the texts that they encode.
-_STATELESS = (
+_STATELESS_PACKAGES = (
     "torch.",
     "transformers.models.",
-    "transformers.activations",
+    "transformers.activations.",
     "sentence_transformers.",
     "stickytoken.encoders.inputs.routes.",
 )
@@ -66,42 +66,45 @@ _STATELESS = (
 
 def worker_count(model: torch.nn.Module) -> int:
     """Return how many batches may run at once: one per core on a CPU if no module keeps state, else one."""
-    if next(model.parameters()).device.type != "cpu" or not all(map(_is_stateless, model.modules())):
+    is_on_cpu = next(model.parameters()).device.type == "cpu"
+    if not is_on_cpu or not all(map(_is_stateless, model.modules())):
         return 1
-    return max(1, min(_THREADS.original, available_cores()))
+    users_limit = _TORCH_THREADS.original  # torch's own setting, even while workers override it
+    return max(1, min(users_limit, available_cores()))
 
 
 def _is_stateless(module: torch.nn.Module) -> bool:
-    # torch has no public way to ask for the hooks of a module.
+    # Hooks may keep state. torch has no public way to ask for them.
     has_hooks = bool(module._forward_hooks or module._forward_pre_hooks)
-    module_name = f"{type(module).__module__}."  # with the dot, it also matches if it is listed itself
-    return module_name.startswith(_STATELESS) and not has_hooks
+    package = f"{type(module).__module__}."  # the listed packages end with a dot too
+    return package.startswith(_STATELESS_PACKAGES) and not has_hooks
 
 
 def compute_all(compute: Callable[[Any], Any], items: Sequence[Any], workers: int) -> list[Any]:
     """Apply a function to each item, and return the results in order.
 
-    If there are several workers, each of them uses one thread. The first error stops the work and is raised.
+    With several workers, each of them is a thread, inside which torch uses no further threads. The first
+    error stops the work and is raised.
     """
     if workers <= 1 or len(items) <= 1:
         return [compute(item) for item in items]
 
-    # Each thread has its own precision, which is that of the calling thread here.
-    is_lower = torch.is_autocast_enabled("cpu")
+    # torch keeps inference mode and lower precision (autocast) per thread, so workers don't inherit them.
+    is_precision_lower = torch.is_autocast_enabled("cpu")
     dtype = torch.get_autocast_dtype("cpu")
 
     def work(item: Any) -> Any:
-        with torch.inference_mode(), torch.autocast("cpu", dtype=dtype, enabled=is_lower):
+        with torch.inference_mode(), torch.autocast("cpu", dtype=dtype, enabled=is_precision_lower):
             return compute(item)
 
-    size = min(workers, len(items))
-    with _THREADS.at(1), ThreadPoolExecutor(size, thread_name_prefix="encode") as threads:
-        results = [threads.submit(work, item) for item in items]
+    pool_size = min(workers, len(items))
+    with _TORCH_THREADS.at(1), ThreadPoolExecutor(pool_size, thread_name_prefix="encode") as pool:
+        futures = [pool.submit(work, item) for item in items]
         try:
-            wait(results, return_when=FIRST_EXCEPTION)
+            wait(futures, return_when=FIRST_EXCEPTION)
         finally:  # also after Ctrl-C: cancel the items that have not been started
-            threads.shutdown(cancel_futures=True)
-        return [result.result() for result in results]
+            pool.shutdown(cancel_futures=True)
+        return [future.result() for future in futures]
 
 
 def equal_length_batches(lengths: Sequence[int], token_budget: int) -> list[NDArray[np.intp]]:
@@ -114,16 +117,17 @@ def equal_length_batches(lengths: Sequence[int], token_budget: int) -> list[NDAr
     Returns:
         One array per batch, with the indices of its inputs.
     """
-    sizes = np.asarray(lengths, dtype=np.intp)
+    length_of_input = np.asarray(lengths, dtype=np.intp)
     batches: list[NDArray[np.intp]] = []
-    for length in sorted(set(sizes.tolist()), reverse=True):
-        indices = np.flatnonzero(sizes == length)
-        rows = max(1, token_budget // max(1, length))
-        # The smallest number of rows that makes the token count a multiple of TOKEN_MULTIPLE.
-        step = TOKEN_MULTIPLE // math.gcd(length, TOKEN_MULTIPLE)
-        if rows >= step:
-            rows -= rows % step
-        batches.extend(indices[start : start + rows] for start in range(0, len(indices), rows))
+    for length in sorted(set(length_of_input.tolist()), reverse=True):
+        indices = np.flatnonzero(length_of_input == length)
+        batch_size = max(1, token_budget // max(1, length))
+        # Matrix kernels are fastest if the number of tokens is a multiple of TOKEN_MULTIPLE. It is one if the
+        # number of inputs is a multiple of this.
+        input_multiple = TOKEN_MULTIPLE // math.gcd(length, TOKEN_MULTIPLE)
+        if batch_size >= input_multiple:
+            batch_size -= batch_size % input_multiple
+        batches += [indices[start : start + batch_size] for start in range(0, len(indices), batch_size)]
     return batches
 
 
@@ -162,7 +166,8 @@ class BatchEngine:
         """
         if workers == 1:
             batches, outputs = self._run_in_turn(lengths, compute)
-        else:
+        else:  # on a CPU, see `worker_count`
+            # Several small batches for each worker, so that all finish at about the same time.
             tokens_per_batch = max(_MIN_SHARED_TOKENS, sum(lengths) // (workers * _BATCHES_PER_WORKER))
             batches = equal_length_batches(lengths, min(self.token_budget, tokens_per_batch))
             outputs = compute_all(lambda batch: compute(batch).numpy(), batches, workers)
@@ -174,7 +179,7 @@ class BatchEngine:
     def _run_in_turn(
         self, lengths: Sequence[int], compute: Callable[[NDArray[np.intp]], torch.Tensor]
     ) -> tuple[list[NDArray[np.intp]], list[NDArray[np.float32]]]:
-        """Return the batches that were computed, and the output of each.
+        """Return the batches that were computed, and the output of each, in the same order.
 
         A batch that does not fit into memory is divided, and later batches are smaller.
         """
@@ -184,7 +189,8 @@ class BatchEngine:
         in_flight: deque[torch.Tensor] = deque()  # launched on the device, but not read yet
         while waiting or in_flight:
             if not waiting or len(in_flight) == _BATCHES_IN_FLIGHT:
-                outputs.append(in_flight.popleft().cpu().numpy())
+                oldest_output = in_flight.popleft()
+                outputs.append(oldest_output.cpu().numpy())  # waits until the device has computed it
                 continue
             batch = waiting.popleft()
             try:
@@ -192,7 +198,8 @@ class BatchEngine:
                 batches.append(batch)
             except torch.OutOfMemoryError as error:
                 self._lower_budget(batch, lengths[batch[0]], error)  # raises an error for a single input
-                waiting.extendleft(reversed(np.array_split(batch, 2)))
+                first_half, second_half = np.array_split(batch, 2)
+                waiting.extendleft([second_half, first_half])  # adds one after the other at the left end
         return batches, outputs
 
     def _lower_budget(self, batch: NDArray[np.intp], length: int, error: Exception) -> None:
@@ -233,10 +240,10 @@ class BatchRunner(BatchEngine):
         return budget
 
     def _measure_budget(self) -> int:
-        """Return how many tokens fit into a share of the GPU's free memory, by the memory of a trial."""
-        overhead = self._template.overhead
+        """Return how many tokens fit into a share of the GPU's free memory, judging by a trial batch."""
+        overhead = self._template.overhead  # special tokens per text
         length = min(_TRIAL_LENGTH, (self._model.max_seq_length or _TRIAL_LENGTH) - overhead)
-        trial = [(0,) * max(1, length)] * _TRIAL_TEXTS
+        trial = [(0,) * max(1, length)] * _TRIAL_TEXTS  # the values of the ids don't matter
         self.launch(trial)  # first run: allocates kernels and workspaces that stay in memory
         torch.cuda.reset_peak_memory_stats(self.device)
         before = torch.cuda.memory_allocated(self.device)
@@ -285,17 +292,17 @@ class BatchRunner(BatchEngine):
     def features(self, contents: Sequence[tuple[int, ...]]) -> dict[str, Any]:
         """Return the first module's inputs for equally long sequences of content ids, on the model's device.
 
-        The inputs are either ids (including special tokens), masks and token types, or one flat list of ids
-        with offsets.
+        They are either ids (including special tokens), masks and token types or, for a static embedding, the
+        ids of all texts in one list, with the offset at which each text begins.
         """
         template = self._template
         length = len(contents[0])
-        flat = np.fromiter(chain.from_iterable(contents), np.int64, len(contents) * length)
+        content_ids = np.fromiter(chain.from_iterable(contents), np.int64, len(contents) * length)
         rows = np.empty((len(contents), length + template.overhead), np.int64)
         begin = len(template.before)
         end = begin + length
         rows[:, :begin] = template.before
-        rows[:, begin:end] = flat.reshape(len(contents), length)
+        rows[:, begin:end] = content_ids.reshape(len(contents), length)
         rows[:, end:] = template.after
         ids = self._send(torch.from_numpy(rows))
         features = dict(template.features)
@@ -304,7 +311,7 @@ class BatchRunner(BatchEngine):
             features["offsets"] = torch.arange(0, ids.numel(), ids.shape[1], device=self.device)
             return features
         features["input_ids"] = ids
-        features["attention_mask"] = torch.ones_like(ids)
+        features["attention_mask"] = torch.ones_like(ids)  # nothing is padded, because the lengths are equal
         if template.token_types is not None:
             types = template.token_types.of_input(length)
             features["token_type_ids"] = self._send(torch.tensor(types)).expand_as(ids)
@@ -312,7 +319,7 @@ class BatchRunner(BatchEngine):
 
     def _send(self, tensor: torch.Tensor) -> torch.Tensor:
         if self.device.type == "cuda":
-            tensor = tensor.pin_memory()  # a copy from pinned memory does not block the CPU
+            tensor = tensor.pin_memory()  # only a copy from pinned memory leaves the CPU free meanwhile
         return tensor.to(self.device, non_blocking=True)
 
 

@@ -19,20 +19,21 @@ _BERT_LAYER_CHILDREN = {"attention", "intermediate", "output"}
 
 
 def attention_of_last_layer(model: SentenceTransformer) -> torch.nn.Module | None:
-    """Return the attention module of the last layer, after which tokens are processed separately.
+    """Return the last layer's attention, if the vector of a text depends only on its first state.
 
-    Return None if the model does not pool by its first token, or its layers have another structure than
-    BERT's.
+    This is so if the vector is the state of the first token and if layers are built as in BERT, where tokens
+    are processed separately after the attention. In other models, return None.
     """
     if not pools_by(model, "cls"):
         return None
     backbone: Any = model[0].model
-    stack = getattr(getattr(backbone, "encoder", None), "layer", None)
-    if not isinstance(stack, torch.nn.ModuleList) or len(stack) == 0:
+    layers = getattr(getattr(backbone, "encoder", None), "layer", None)
+    if not isinstance(layers, torch.nn.ModuleList) or len(layers) == 0:
         return None
-    layer: Any = stack[-1]
+    layer: Any = layers[-1]
     children = {name for name, _ in layer.named_children()}
-    # A class from elsewhere, a decoder or chunks may need the states of the other tokens after the attention.
+    # Code from elsewhere, a decoder, or a layer that processes chunks of tokens may need the states of the
+    # other tokens after the attention.
     is_of_transformers = type(layer).__module__.startswith("transformers.models.")
     is_decoder = getattr(layer, "is_decoder", False)
     is_chunked = getattr(layer, "chunk_size_feed_forward", 0)
@@ -45,16 +46,16 @@ def attention_of_last_layer(model: SentenceTransformer) -> torch.nn.Module | Non
 @contextmanager
 def first_token_only(attention: torch.nn.Module) -> Iterator[None]:
     """Make an attention module return only the state of the first token, inside a ``with`` block."""
-    if "forward" in vars(attention):  # the user has replaced the forward pass
+    if "forward" in vars(attention):  # the user's own forward pass stays as it is
         yield
         return
     original: Any = attention.forward
 
     def forward(*arguments: Any, **options: Any) -> tuple[Any, ...]:
-        states, *others = original(*arguments, **options)
+        states, *others = original(*arguments, **options)  # states: shape (texts, tokens, d)
         return states[:, :1], *others
 
-    vars(attention)["forward"] = forward
+    vars(attention)["forward"] = forward  # takes precedence over the method of the class
     try:
         yield
     finally:

@@ -29,27 +29,29 @@ def first_layers(model: SentenceTransformer, count: int, name: str) -> SentenceT
     """
     backbone: Any = getattr(model[0], "model", None)
     config: Any = getattr(backbone, "config", None)
-    layers = getattr(config, "num_hidden_layers", None)
-    mixing = [type(module).__name__ for module in model if type(module).__name__ in _MIXING]
-    if not isinstance(backbone, torch.nn.Module) or not isinstance(layers, int) or mixing:
-        kind = mixing[0] if mixing else type(model[0]).__name__
+    layer_count = getattr(config, "num_hidden_layers", None)
+    # Modules that combine the states of all layers, and so need the later ones.
+    mixing_kinds = [type(module).__name__ for module in model if type(module).__name__ in _MIXING]
+    if not isinstance(backbone, torch.nn.Module) or not isinstance(layer_count, int) or mixing_kinds:
+        kind = mixing_kinds[0] if mixing_kinds else type(model[0]).__name__
         raise ModelError(
             f"{name} cannot give vectors at an earlier layer, because it has a {kind}: leave out the option "
             "layer"
         )
-    if not 1 <= count <= layers:
-        raise InputError(f"layer is {count}, but {name} has {layers} layers: pass 1 to {layers}")
-    if count == layers:
+    if not 1 <= count <= layer_count:
+        raise InputError(f"layer is {count}, but {name} has {layer_count} layers: pass 1 to {layer_count}")
+    if count == layer_count:
         return model
     shorter = _copy_with_shared_weights(model)
     shorter_backbone: Any = shorter[0].model
-    for list_name in _names_of_layer_lists(shorter_backbone, layers):
+    for list_name in _names_of_layer_lists(shorter_backbone, layer_count):
         owner_name, _, attribute = list_name.rpartition(".")
         owner = shorter_backbone.get_submodule(owner_name)
         setattr(owner, attribute, getattr(owner, attribute)[:count])
+    # Some modules read from their configuration how many layers there are.
     for module in shorter_backbone.modules():
         module_config: Any = getattr(module, "config", None)
-        if getattr(module_config, "num_hidden_layers", None) == layers:
+        if getattr(module_config, "num_hidden_layers", None) == layer_count:
             module_config.num_hidden_layers = count
     if not _states_agree(model, shorter, count):
         raise ModelError(
@@ -70,7 +72,8 @@ def _copy_with_shared_weights(model: SentenceTransformer) -> SentenceTransformer
 def _names_of_layer_lists(backbone: torch.nn.Module, count: int) -> list[str]:
     """Return the names of the outermost lists of ``count`` modules, which are taken for the layers."""
     names: list[str] = []
-    for name, module in backbone.named_modules():
+    for name, module in backbone.named_modules():  # outer modules first
+        # A list inside a layer may happen to have as many modules.
         is_inside_layers = any(name.startswith(f"{outer}.") for outer in names)
         if isinstance(module, torch.nn.ModuleList) and len(module) == count and not is_inside_layers:
             names.append(name)
@@ -81,11 +84,13 @@ def _states_agree(model: SentenceTransformer, shorter: SentenceTransformer, coun
     """Return whether the shorter model computes the states of the model's first ``count`` layers."""
     states = _states_of_sample(model)
     shorter_states = _states_of_sample(shorter)
-    if len(shorter_states) != count + 1:
+    if len(shorter_states) != count + 1:  # those after the embedding, and after each layer
         return False
     # The last states are not compared, because the shorter model may apply its final norm to them.
-    pairs = zip(states[:count], shorter_states[:count], strict=True)
-    return all(first.shape == second.shape and torch.allclose(first, second) for first, second in pairs)
+    for expected, shorter_state in zip(states[:count], shorter_states[:count], strict=True):
+        if expected.shape != shorter_state.shape or not torch.allclose(expected, shorter_state):
+            return False
+    return True
 
 
 def _states_of_sample(model: SentenceTransformer) -> tuple[torch.Tensor, ...]:

@@ -52,8 +52,8 @@ def arithmetic(model: torch.nn.Module, precision: Precision | None) -> Arithmeti
     if precision is None:
         return nullcontext
     if precision is Precision.TF32:
-        return lambda: _MATMUL_PRECISION.at("high")
-    dtype = getattr(torch, precision)
+        return lambda: _MATMUL_PRECISION.at("high")  # torch's name for it
+    dtype = getattr(torch, precision)  # torch's types have the same names, such as bfloat16
     device = next(model.parameters()).device.type
     if device == "cpu":
         return lambda: _computing_on_cpu(dtype)
@@ -79,9 +79,9 @@ def require_agreement(
         name: name of the model, for the message.
     """
     products_of_norms = np.linalg.norm(exact, axis=1) * np.linalg.norm(lower, axis=1)
-    products = (exact * lower).sum(axis=1)
+    dot_products = (exact * lower).sum(axis=1)
     # The maximum avoids a division by zero.
-    cosines = products / np.maximum(products_of_norms, np.finfo(np.float32).tiny)
+    cosines = dot_products / np.maximum(products_of_norms, np.finfo(np.float32).tiny)
     agreement = float(np.mean(cosines))
     # If a vector is not finite, the agreement is NaN. Every comparison with NaN is false, so `<` would accept
     # it.

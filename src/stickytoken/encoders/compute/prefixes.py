@@ -69,7 +69,7 @@ def build_trees(inputs: Sequence[tuple[int, ...]]) -> list[Branch]:
     Returns:
         The roots of the trees: one branch for each distinct first token.
     """
-    roots: dict[tuple[int, int], Branch] = {}
+    roots: dict[tuple[int, int], Branch] = {}  # keyed like `Branch.children`
 
     def longest_first(row: int) -> tuple[int, tuple[int, ...]]:
         """Return a sort key that puts longer inputs first, and sorts equally long inputs by their tokens."""
@@ -94,7 +94,7 @@ def build_trees(inputs: Sequence[tuple[int, ...]]) -> list[Branch]:
                 branch = Branch(parent=branch, start=length, tokens=tokens[length:])
                 children[length, token] = branch
                 length = len(tokens)
-        if branch is not None:
+        if branch is not None:  # None for an input without tokens, which is in no tree
             branch.inputs.append((length, row))
     return list(roots.values())
 
@@ -157,7 +157,7 @@ REUSE = ReuseLimits()
 
 
 def is_known_kind(backbone: Any) -> bool:
-    """Return whether this module knows which attention masks the model's architecture expects."""
+    """Return whether a model is causal, and of an architecture whose attention masks are known here."""
     config = backbone.config
     return (
         config.model_type in _MASK_OF_ARCHITECTURE
@@ -174,19 +174,25 @@ def agree(vectors: NDArray[np.float32], plain: NDArray[np.float32], rounding: fl
         plain: the same vectors, computed by the original method.
         rounding: machine epsilon of the arithmetic.
     """
-    tolerance = max(_TOLERANCE, 4 * rounding) * np.linalg.norm(plain, axis=-1).max()
+    # As a fraction of the largest norm. At a low precision, a few rounding errors add up to more than usual.
+    relative_tolerance = max(_TOLERANCE, 4 * rounding)
+    tolerance = relative_tolerance * np.linalg.norm(plain, axis=-1).max()
     return bool(np.abs(vectors - plain).max() <= tolerance)
 
 
 def samples_with_copies(carrier: tuple[int, ...], tokens: Sequence[int]) -> list[tuple[int, ...]]:
     """Return sample inputs, on which vectors from shared prefixes are compared with the usual ones.
 
-    They are a carrier with one to three copies of each token, behind it or in front.
+    Each is a text (the carrier) with one to three copies of a token, behind it or in front.
     """
-    copies = [(token,) * count for token in tokens for count in (1, 2, 3)]
-    copies_after = [carrier + row for row in copies]
-    copies_before = [row + carrier for row in copies]
-    return copies_after + copies_before
+    samples_after: list[tuple[int, ...]] = []
+    samples_before: list[tuple[int, ...]] = []
+    for token in tokens:
+        for count in (1, 2, 3):
+            copies = (token,) * count
+            samples_after.append(carrier + copies)
+            samples_before.append(copies + carrier)
+    return samples_after + samples_before
 
 
 @dataclass
@@ -274,22 +280,27 @@ class PrefixReuse:
         tree_tokens = sum(len(branch.tokens) for branch in _walk_branches(roots))
         # The template's tokens after the content are not in the trees, and are computed for every input.
         computed_tokens = tree_tokens + len(self.after) * len(inputs)
-        return roots if computed_tokens <= self.limits.tree_share * plain_tokens else None
+        is_cheaper = computed_tokens <= self.limits.tree_share * plain_tokens
+        return roots if is_cheaper else None
 
     def vectors_of_trees(self, roots: Sequence[Branch], count: int) -> NDArray[np.float32]:
         """Return the vectors of the ``count`` inputs in these trees, shape (count, d), in input order."""
-        vectors: NDArray[np.float32] | None = None
+        if count == 0:
+            return np.empty((0, 0), np.float32)
+        rows: list[int] = []  # indices of the inputs, in the order in which they are computed
+        outputs: list[NDArray[np.float32]] = []
         # Compute a few trees at a time, since the keys and values of a tree stay in memory until it is done.
         for group in _group_trees(roots, self.engine.token_budget):
             keys_and_values: dict[Branch, KeysAndValues] = {}
             for level in levels(group):  # parents first, because a branch needs the keys of its parent
                 for branches in _divide_into_batches(level, len(self.after), self.engine.token_budget):
-                    batch_vectors = self._run_batch(branches, keys_and_values)
-                    if vectors is None:
-                        vectors = np.empty((count, batch_vectors.shape[1]), dtype=np.float32)
-                    rows = [row for branch in branches for row in branch.input_rows]
-                    vectors[rows] = batch_vectors
-        return np.empty((0, 0), np.float32) if vectors is None else vectors
+                    outputs.append(self._run_batch(branches, keys_and_values))
+                    for branch in branches:
+                        rows += branch.input_rows
+        computed_vectors = np.concatenate(outputs)
+        vectors = np.empty_like(computed_vectors)
+        vectors[rows] = computed_vectors
+        return vectors
 
     def _run_batch(
         self, branches: Sequence[Branch], keys_and_values: dict[Branch, KeysAndValues]
@@ -298,7 +309,8 @@ class PrefixReuse:
 
         Each row of the batch holds the tokens of one branch, followed by a suffix for each input that ends on
         the branch. The suffix consists of the template's tokens after the content. Tokens before the branch
-        are not computed again, because their keys and values come from the parent.
+        are not computed again, because their keys and values come from the parent. The keys and values of
+        branches with children are added to ``keys_and_values``.
 
         Returns:
             Vectors of the inputs that end on the branches, in the order of the branches; for each branch, in
@@ -320,6 +332,7 @@ class PrefixReuse:
                 "use_cache": True,
             }
         )
+        # The model has added the keys and values of the new tokens to the cache.
         for row, branch in enumerate(branches):
             if branch.children:
                 keys_and_values[branch] = _take_row_of_cache(cache, row, branch.length)
@@ -330,6 +343,7 @@ class PrefixReuse:
             last_indices = [size + number * len(self.after) - 1 for number in input_numbers]
         else:  # without suffixes, the last token of an input is a token of the branch
             last_indices = [length - start - 1 for length in input_lengths]
+        # From (branches, inputs per branch, d) to (inputs, d), and then to (inputs, 1, d).
         last_states = states[:, last_indices].flatten(0, 1)
         vectors = self.vectors_of_states(last_states[:, None]).float()
         return vectors.cpu().numpy()
@@ -360,7 +374,8 @@ class PrefixReuse:
 
     def _make_additive(self, attends: torch.Tensor) -> torch.Tensor:
         dtype = self.backbone.dtype
-        # Masks are added to the scores of attention, so a very low number hides a token.
+        # Masks are added to the scores of attention, so a very low number hides a token. The new axes stand
+        # for all branches and all heads.
         return torch.where(attends, 0.0, torch.finfo(dtype).min).to(dtype)[None, None]
 
 
@@ -375,18 +390,19 @@ def _make_cache_of_parents(branches: Sequence[Branch], keys_and_values: dict[Bra
     start = branches[0].start
     if not start:
         return cache
-    of_parents = [keys_and_values[branch.parent] for branch in branches if branch.parent is not None]
+    # One item per branch: a pair of keys and values for each layer.
+    pairs_of_parents = [keys_and_values[branch.parent] for branch in branches if branch.parent is not None]
+    has_one_parent = all(pairs is pairs_of_parents[0] for pairs in pairs_of_parents)
 
     def stack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the first ``start`` tokens of each parent's tensor, shape (branches, heads, start, d)."""
-        if all(parent is of_parents[0] for parent in of_parents):
-            # All branches have the same parent, so its tensor is expanded instead of copied.
+        if has_one_parent:  # its tensor is expanded instead of copied
             return tensors[0][None, :, :start].expand(len(tensors), -1, -1, -1)
         return torch.stack([tensor[:, :start] for tensor in tensors])
 
-    for layer in range(len(of_parents[0])):
-        keys = stack([parent[layer][0] for parent in of_parents])
-        values = stack([parent[layer][1] for parent in of_parents])
+    for layer in range(len(pairs_of_parents[0])):
+        keys = stack([pairs[layer][0] for pairs in pairs_of_parents])
+        values = stack([pairs[layer][1] for pairs in pairs_of_parents])
         cache.update(keys, values, layer)
     return cache
 
@@ -428,10 +444,11 @@ def _divide_into_batches(
         shape = (branch.start, len(branch.tokens), branch.input_lengths)
         by_shape.setdefault(shape, []).append(branch)
     for (start, size, input_lengths), branches in by_shape.items():
+        # A row of the batch is one branch: with the tokens before it, and a suffix for each of its inputs.
         tokens_per_row = start + size + after_size * len(input_lengths)
         batch_size = max(1, token_budget // tokens_per_row)
-        for first in range(0, len(branches), batch_size):
-            yield branches[first : first + batch_size]
+        for begin in range(0, len(branches), batch_size):
+            yield branches[begin : begin + batch_size]
 
 
 def _lay_out_row(
@@ -466,11 +483,12 @@ def _lay_out_row(
     positions = torch.tensor(position_list)
     suffix = torch.tensor(suffix_numbers)
     prefix_length = torch.tensor(prefix_lengths)
-    index = torch.arange(len(positions))[None, :]
     # Masks: each row is a token that attends, and each column is a token that it may attend to.
+    column = torch.arange(len(positions))[None, :]
     is_before_suffixes = suffix[None, :] < 0
-    within_prefix = is_before_suffixes & (index < prefix_length[:, None])
+    within_prefix = is_before_suffixes & (column < prefix_length[:, None])
     is_same_suffix = ~is_before_suffixes & (suffix[None, :] == suffix[:, None])
     is_not_later = positions[None, :] <= positions[:, None]
     within_suffix = is_same_suffix & is_not_later
-    return positions, (within_prefix | within_suffix)[start:]
+    attends = within_prefix | within_suffix
+    return positions, attends[start:]  # the rows of tokens before the branch are not needed

@@ -123,24 +123,26 @@ class Secret:
 
     def removed_from(self, text: str) -> str:
         """Return a text with the key replaced by ``[key]``, in every encoding that a server may use."""
+        if not self._value:
+            return text
         spellings = (
             self._value,
             quote(self._value, safe=""),
             quote_plus(self._value),
-            json.dumps(self._value)[1:-1],
+            json.dumps(self._value)[1:-1],  # without the quotation marks
             html.escape(self._value),
             base64.b64encode(self._value.encode()).decode("ascii"),
         )
-        for spelling in filter(None, dict.fromkeys(spellings)):
+        for spelling in dict.fromkeys(spellings):  # most of them are usually the same
             pattern = re.escape(spelling)
-            if len(spelling) < _SHORTEST_KEY_IN_WORDS:
+            if len(spelling) < _SHORTEST_KEY_IN_WORDS:  # it may be part of an ordinary word
                 pattern = rf"(?<!\w){pattern}(?!\w)"
             text = re.sub(pattern, "[key]", text, flags=re.IGNORECASE)
         return text
 
 
 def make_missing_key_error(address: Address) -> ModelError:
-    """Return the error to raise when a server requires a key but the environment variable is empty."""
+    """Return the error to raise if a server requires a key but its environment variable is empty."""
     return ModelError(
         f"{address.name} needs a key, and the environment variable {address.key_variable} is empty: "
         f"set it (export {address.key_variable}=...), or name another variable (--set key-variable=NAME)"

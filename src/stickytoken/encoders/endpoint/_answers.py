@@ -69,16 +69,18 @@ def read_answer(content: str | bytes, count: int) -> Answer:
         except ValueError as error:
             problems[position] = str(error)
     if not vector_of:
-        raise ValueError(next(iter(problems.values()), "no vectors"))
-    lengths = {len(vector) for vector in vector_of.values()}
-    if len(lengths) > 1:
+        first_problem = next(iter(problems.values()), "no vectors")
+        raise ValueError(first_problem)
+    dimensions = {len(vector) for vector in vector_of.values()}
+    if len(dimensions) > 1:
         raise ValueError(
-            f"the vectors have different numbers of components: from {min(lengths)} to {max(lengths)}"
+            f"the vectors have different numbers of components: from {min(dimensions)} to {max(dimensions)}"
         )
-    vectors = np.full((count, lengths.pop()), np.nan, np.float32)
+    (dimension,) = dimensions
+    vectors = np.full((count, dimension), np.nan, np.float32)
     for position, vector in vector_of.items():
         vectors[position] = vector
-    return Answer(vectors, _read_count(body.usage), problems)
+    return Answer(vectors, _read_token_count(body.usage), problems)
 
 
 def _parse_body(content: str | bytes, count: int) -> _Body:
@@ -104,7 +106,7 @@ def _find_positions(items: Sequence[_Item]) -> list[int]:
         ValueError: the indices do not say which vector belongs to which text.
     """
     in_order = list(range(len(items)))
-    all_indices_are_equal = len({item.index for item in items}) == 1
+    all_indices_are_equal = len({item.index for item in items}) == 1  # all None, or all 0
     if all_indices_are_equal:
         return in_order
     unnamed_positions = set(in_order).difference(item.index for item in items if item.index is not None)
@@ -114,7 +116,7 @@ def _find_positions(items: Sequence[_Item]) -> list[int]:
             positions.append(item.index)
         elif len(unnamed_positions) == 1:
             positions.extend(unnamed_positions)
-    if sorted(positions) != in_order:
+    if sorted(positions) != in_order:  # an index is missing, repeated, or too large
         raise ValueError("vectors whose indices do not match the texts")
     return positions
 
@@ -150,11 +152,12 @@ def _decode_vector(embedding: Any) -> NDArray[np.float32]:
     return vector
 
 
-def _read_count(usage: Any) -> int | None:
+def _read_token_count(usage: Any) -> int | None:
     if not isinstance(usage, dict):
         return None
-    for name in ("prompt_tokens", "total_tokens"):
+    for name in ("prompt_tokens", "total_tokens"):  # some servers have only one of them
         count = usage.get(name)
+        # A server that does not count may write 0.
         if isinstance(count, (int, float)) and 0 < count < _IMPOSSIBLE_TOKENS:
             return math.ceil(count)
     return None
@@ -164,7 +167,7 @@ def is_web_page(content: str | bytes) -> bool:
     """Whether the body of a response is HTML or XML."""
     # The first bytes are enough: before the first character, there is at most some white space.
     text = content if isinstance(content, str) else content[:64].decode("utf-8", "replace")
-    return text.lstrip()[:1] == _MARKUP
+    return text.lstrip().startswith(_MARKUP)
 
 
 class ErrorBody(NamedTuple):
@@ -203,13 +206,13 @@ def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
 
     Retry-After is a number of seconds or a date. Some servers send retry-after-ms, in milliseconds.
     """
-    for name, scale in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+    for name, seconds_per_unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         value = headers.get(name)
         if value is None:
             continue
         try:
-            seconds = float(value) * scale
-        except ValueError:
+            seconds = float(value) * seconds_per_unit
+        except ValueError:  # not a number, so perhaps a date
             try:
                 seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
             except ValueError:

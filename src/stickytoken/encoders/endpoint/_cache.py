@@ -44,19 +44,20 @@ class Answers:
     """
 
     def __init__(self, address: Address, options: EndpointOptions) -> None:
-        # Everything in a request that can change its vectors.
+        # Everything in a request that can change its vectors has a cache of its own.
         fields = json.dumps(options.fields_of_requests, sort_keys=True)
         identity = f"{address.base_url}\0{address.model}\0{options.request_dimensions}\0{fields}"
-        stem = re.sub(r"[^A-Za-z0-9._]+", "-", address.model).strip("-.")[:60]
-        name = f"{stem or 'model'}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
-        self.folder = cache_folder().expanduser() / "endpoints" / name
+        identity_hash = hashlib.sha256(identity.encode()).hexdigest()[:12]
+        # The name of the model tells people which folder is which.
+        readable_name = re.sub(r"[^A-Za-z0-9._]+", "-", address.model).strip("-.")[:60] or "model"
+        self.folder = cache_folder().expanduser() / "endpoints" / f"{readable_name}-{identity_hash}"
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
 
     def find(self, texts: Sequence[str]) -> dict[str, NDArray[np.float32]]:
         """Return the stored vectors, keyed by text; texts without a stored vector are left out."""
-        vectors = self._select("SELECT text, vector FROM answers WHERE text IN", texts)
-        return {text: np.frombuffer(vector, dtype="<f4") for text, vector in vectors.items()}
+        stored = self._select("SELECT text, vector FROM answers WHERE text IN", texts)
+        return {text: np.frombuffer(vector_bytes, dtype="<f4") for text, vector_bytes in stored.items()}
 
     def refusals(self, texts: Sequence[str]) -> dict[str, str]:
         """Return the server's latest reasons for refusing texts, keyed by text; other texts are left out."""
@@ -64,48 +65,55 @@ class Answers:
 
     def keep(self, vectors: Mapping[str, NDArray[np.float32]]) -> None:
         """Store vectors that are keyed by text, as unchecked ones."""
-        rows = [(_hash_text(text), vector.astype("<f4").tobytes()) for text, vector in vectors.items()]
-        with self._lock_connection() as connection, connection:
-            connection.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?)", rows)
-            connection.executemany("INSERT OR IGNORE INTO unchecked VALUES (?)", [row[:1] for row in rows])
+        keys_and_vectors = []
+        keys = []
+        for text, vector in vectors.items():
+            key = _hash_text(text)
+            keys_and_vectors.append((key, vector.astype("<f4").tobytes()))
+            keys.append((key,))
+        with self._transaction() as connection:
+            # Another process may have stored the same texts meanwhile, hence IGNORE.
+            connection.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?)", keys_and_vectors)
+            connection.executemany("INSERT OR IGNORE INTO unchecked VALUES (?)", keys)
 
     def unchecked(self) -> list[bytes]:
         """Return the keys of all unchecked vectors, for `confirm`."""
-        return [key for (key,) in self._rows_of("SELECT text FROM unchecked")]
+        return [key for (key,) in self._fetch_rows("SELECT text FROM unchecked")]
 
     def unchecked_among(self, texts: Sequence[str]) -> bool:
         """Return whether the vector of one of the texts is unchecked."""
-        return bool(self._select("SELECT text, text FROM unchecked WHERE text IN", texts))
+        unchecked = self._select("SELECT text, text FROM unchecked WHERE text IN", texts)
+        return len(unchecked) > 0
 
     def confirm(self, keys: Sequence[bytes]) -> None:
         """Record that unchecked vectors are of the right model."""
-        with self._lock_connection() as connection, connection:
+        with self._transaction() as connection:
             connection.executemany("DELETE FROM unchecked WHERE text = ?", [(key,) for key in keys])
 
     def forget_unchecked(self) -> None:
         """Delete all unchecked vectors, because another model may have given them."""
-        with self._lock_connection() as connection, connection:
+        with self._transaction() as connection:
             connection.execute("DELETE FROM answers WHERE text IN (SELECT text FROM unchecked)")
             connection.execute("DELETE FROM unchecked")
 
     def keep_refusal(self, text: str, reason: str) -> None:
         """Record that the server gave no vector for a text, and why."""
-        with self._lock_connection() as connection, connection:
+        with self._transaction() as connection:
             connection.execute("INSERT OR REPLACE INTO refusals VALUES (?, ?)", (_hash_text(text), reason))
 
     def fact(self, name: str) -> str | None:
         """Return the value that `note` stored under a name; None if `note` stored no value under it."""
-        rows = self._rows_of("SELECT value FROM facts WHERE name = ?", [name])
+        rows = self._fetch_rows("SELECT value FROM facts WHERE name = ?", [name])
         return str(rows[0][0]) if rows else None
 
     def note(self, name: str, value: str) -> None:
         """Store a fact about the server under a name, in place of any earlier fact with that name."""
-        with self._lock_connection() as connection, connection:
+        with self._transaction() as connection:
             connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 
     def __len__(self) -> int:
-        rows = self._rows_of("SELECT COUNT(*) FROM answers")
-        return int(rows[0][0]) if rows else 0
+        rows = self._fetch_rows("SELECT COUNT(*) FROM answers")
+        return int(rows[0][0]) if rows else 0  # no row if there is no file yet
 
     def close(self) -> None:
         with self._lock:
@@ -114,22 +122,31 @@ class Answers:
                 self._connection = None
 
     def _select(self, query: str, texts: Sequence[str]) -> dict[str, Any]:
-        """Return the second column of a query for texts, keyed by text; the first column has their hashes."""
+        """Return the second column of a query for texts, keyed by text; texts without a row are left out.
+
+        The first column has the hashes of the texts. The query ends with ``IN``; here it gets the hashes.
+        """
         text_of_hash = {_hash_text(text): text for text in texts}
-        keys = list(text_of_hash)
+        hashes = list(text_of_hash)
         values: dict[str, Any] = {}
-        for start in range(0, len(keys), _VALUES_IN_QUERY):
-            queried_keys = keys[start : start + _VALUES_IN_QUERY]
-            placeholders = ",".join("?" * len(queried_keys))  # the values are passed separately from the SQL
-            for key, value in self._rows_of(f"{query} ({placeholders})", queried_keys):
-                values[text_of_hash[key]] = value
+        for start in range(0, len(hashes), _VALUES_IN_QUERY):
+            queried_hashes = hashes[start : start + _VALUES_IN_QUERY]
+            placeholders = ",".join("?" * len(queried_hashes))
+            for text_hash, value in self._fetch_rows(f"{query} ({placeholders})", queried_hashes):
+                values[text_of_hash[text_hash]] = value
         return values
 
-    def _rows_of(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        if not (self.folder / _FILE).is_file():
+    def _fetch_rows(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        if not (self.folder / _FILE).is_file():  # a look into an empty cache should not make a file
             return []
         with self._lock_connection() as connection:
             return connection.execute(query, values).fetchall()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        # A connection commits at the end of its block; after an error, it rolls back.
+        with self._lock_connection() as connection, connection:
+            yield connection
 
     @contextmanager
     def _lock_connection(self) -> Iterator[sqlite3.Connection]:
@@ -170,8 +187,8 @@ def _prepare_tables(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.executescript(_TABLES)
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version != _VERSION:
-        with connection:
+    if version != _VERSION:  # the tables are new, or mean something else
+        with connection:  # all of it or nothing
             for table in ("answers", "refusals", "facts", "unchecked"):
                 connection.execute(f"DELETE FROM {table}")
             connection.execute(f"PRAGMA user_version = {_VERSION}")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Encoding = Literal["base64", "float", "omitted"]
 
-KEPT = "all answers so far are cached; run the same command again to continue"
+HOW_TO_CONTINUE = "all answers so far are cached; run the same command again to continue"
 # Maximum number of characters to quote from a server's message in an error.
 _SHOWN_REASON = 200
 _CONNECT_SECONDS = 10.0
@@ -112,7 +112,7 @@ def request_formats(dimensions: int | None) -> Iterator[RequestFormat]:
         dimensions: number of components that the user requests; if None, the ``dimensions`` field is never
             sent.
     """
-    # If no number is requested, the field is never sent, so that its other value gives no other request.
+    # If no number is requested, the field is never sent, so False would only repeat the same requests.
     sends_dimensions = (True,) if dimensions is None else (True, False)
     for with_dimensions in sends_dimensions:
         for encoding in _ENCODINGS:
@@ -170,7 +170,7 @@ class Spending:
             if self.limit is not None and cost is not None and cost > self.limit:
                 raise RunError(
                     f"stopped at the maximum cost of {self.limit:g}: {self.requests:,} requests with "
-                    f"{self.tokens:,} tokens cost {self.cost or 0.0:.4g}; {KEPT}"
+                    f"{self.tokens:,} tokens cost {self.cost or 0.0:.4g}; {HOW_TO_CONTINUE}"
                 )
             self.pending += tokens
 
@@ -180,11 +180,11 @@ class Spending:
             self.requests += 1
             self.pending -= reserved
             self.tokens += tokens
-            token_ratio = tokens / max(1.0, reserved)
+            token_ratio = tokens / max(1.0, reserved)  # nothing is reserved for an empty text
             self.largest_token_ratio = max(self.largest_token_ratio, token_ratio)
 
     def release(self, reserved: float, paid: bool) -> None:
-        """Release the tokens reserved for a request whose count nobody gave; they are spent if ``paid``."""
+        """Release the tokens reserved for a request that failed; if it was paid for, they are spent."""
         with self._lock:
             self.pending -= reserved
             if paid:
@@ -248,7 +248,8 @@ class Client:
         self._key = read_key(address)
         for package in ("openai", "tenacity"):
             require_package(package, "a model behind an endpoint", "endpoint")
-        if self._key and self._key.reveal() in (options.request_fields or ""):
+        has_key_in_fields = bool(self._key) and self._key.reveal() in (options.request_fields or "")
+        if has_key_in_fields:
             raise InputError("request_fields contains the API key, but it is recorded in runs: leave it out")
         import openai
 
@@ -257,11 +258,11 @@ class Client:
         self.options = options
         self.spending = spending
         self.request_format = RequestFormat()
-        self._waits = waits
+        self._tell_of_pause = waits
         self._api = openai.OpenAI(
             base_url=address.base_url,
-            api_key=self._key.reveal() or "none",
-            max_retries=0,
+            api_key=self._key.reveal() or "none",  # an empty key is refused before anything is sent
+            max_retries=0,  # `request` does it
             timeout=openai.Timeout(
                 options.request_seconds, connect=min(options.request_seconds, _CONNECT_SECONDS)
             ),
@@ -282,7 +283,7 @@ class Client:
     ) -> Reply:
         """Send a request until it is answered or refused, and return the reply.
 
-        Every attempt reserves its expected cost before, and records its cost after.
+        Before every attempt, its expected cost is reserved; after it, its cost is recorded.
 
         Args:
             texts: texts of the request.
@@ -299,17 +300,20 @@ class Client:
         """
         import tenacity
 
-        backoff = tenacity.wait_random_exponential(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
+        choose_random_pause = tenacity.wait_random_exponential(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
 
-        def pause(state: RetryCallState) -> float:
-            error = _error_of(state)
-            # Threads that wait for the same moment would all return at once.
-            return backoff(state) if error.wait is None else error.wait + backoff(state) / 10
+        def choose_pause(state: RetryCallState) -> float:
+            seconds = choose_random_pause(state)
+            asked_seconds = _last_error(state).wait
+            if asked_seconds is None:
+                return seconds
+            # Without the random part, all threads that the server asks to wait would return at once.
+            return asked_seconds + seconds / 10
 
-        def tell(state: RetryCallState) -> None:
+        def tell_of_pause(state: RetryCallState) -> None:
             seconds = state.upcoming_sleep
-            if seconds >= 1:
-                self._waits(str(_error_of(state)), seconds)
+            if seconds >= 1:  # nobody notices a shorter one
+                self._tell_of_pause(str(_last_error(state)), seconds)
 
         stop = tenacity.stop_any(
             tenacity.stop_before_delay(self.options.patience),
@@ -318,10 +322,10 @@ class Client:
         )
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(TemporaryError),
-            wait=pause,
+            wait=choose_pause,
             stop=stop,
             sleep=tenacity.sleep_using_event(self.stopped),
-            before_sleep=tell,
+            before_sleep=tell_of_pause,
             reraise=True,
         )
         reply: Reply = retrying(self._attempt, texts, reserved, counts_tokens)
@@ -334,11 +338,13 @@ class Client:
         except TemporaryError as error:
             self.spending.release(reserved, error.paid)
             raise
-        except BaseException:
+        except BaseException:  # a refusal, which costs nothing, or an interrupt by the user
             self.spending.release(reserved, paid=False)
             raise
-        counted = reply.tokens if counts_tokens else None
-        self.spending.record_answer(reserved, round(reserved) if counted is None else counted)
+        tokens = round(reserved)
+        if counts_tokens and reply.tokens is not None:
+            tokens = reply.tokens
+        self.spending.record_answer(reserved, tokens)
         self.last_answer = time.monotonic()
         return reply
 
@@ -398,15 +404,16 @@ class Client:
 
     def _error_for(self, error: Any) -> Exception:
         """Return the error to raise in place of one of the SDK."""
+        # The class of an error of httpx, on which the SDK is built.
         cause = type(error.__cause__).__name__
         if isinstance(error, self._sdk.APITimeoutError):
             if cause == "ConnectTimeout":
                 return TemporaryError("no connection in time", Failure.UNREACHED)
             return TemporaryError(f"no answer within {self.options.request_seconds:g} s", Failure.LATE)
-        if not isinstance(error, self._sdk.APIStatusError):
-            reason = self._as_line(str(error.__cause__ or error))
-            return TemporaryError(reason, Failure.UNREACHED if cause == "ConnectError" else Failure.LOST)
-        return self._error_for_status(error.status_code, error.response.content, error.response.headers)
+        if isinstance(error, self._sdk.APIStatusError):
+            return self._error_for_status(error.status_code, error.response.content, error.response.headers)
+        reason = self._as_line(str(error.__cause__ or error))
+        return TemporaryError(reason, Failure.UNREACHED if cause == "ConnectError" else Failure.LOST)
 
     def _error_for_status(self, status: int, body: bytes, headers: Mapping[str, str]) -> Exception:
         """Return the error to raise for an HTTP status other than 200."""
@@ -414,9 +421,12 @@ class Client:
         reason = f"HTTP {status}, {message}" if message else f"HTTP {status}"
         name = self.address.name
         if _NO_CREDIT in body or status == 402:
-            return ModelError(f"{name}: the account has no credit left ({reason}): add some; {KEPT}")
+            return ModelError(
+                f"{name}: the account has no credit left ({reason}): add some; {HOW_TO_CONTINUE}"
+            )
         if status in _TEMPORARY or status >= 500:
             return TemporaryError(reason, Failure.REFUSED, seconds_to_wait(headers))
+        # A refusal may concern only these texts. A wrong key or name is reported once others are refused too.
         if status in (401, 403):
             if not self._key:
                 return RefusedError(reason, make_missing_key_error(self.address))
@@ -438,7 +448,7 @@ class Client:
         return line if len(line) <= _SHOWN_REASON else line[: _SHOWN_REASON - 1] + "…"
 
 
-def _error_of(state: RetryCallState) -> TemporaryError:
+def _last_error(state: RetryCallState) -> TemporaryError:
     error = state.outcome.exception() if state.outcome is not None else None
     if not isinstance(error, TemporaryError):  # the only kind of error that is retried
         raise TypeError(f"{error!r} is not retried")

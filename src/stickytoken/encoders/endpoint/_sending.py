@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders.endpoint._client import (
     ATTEMPTS,
-    KEPT,
+    HOW_TO_CONTINUE,
     Client,
     Failure,
     RefusedError,
@@ -31,7 +31,7 @@ _GRACE_SECONDS = 5.0
 _POLL_SECONDS = 0.2
 # The control text is one of the fixed texts, which the server has answered before. It is sent after a
 # failure, to find out whether the server still works.
-_CONTROL = SENTINELS[1:2]
+_CONTROL_TEXTS = SENTINELS[1:2]
 # A text that fails alone although the server answers others is sent this often before it is given up.
 _REQUESTS_OF_TEXT = 2
 
@@ -114,6 +114,8 @@ class Sender:
                 while thread.is_alive() and not stopped.is_set():
                     thread.join(_POLL_SECONDS)
         finally:
+            # After an interrupt or an error, this ends all pauses and retries. Answers to requests in flight
+            # are paid for, so the threads get some seconds to receive them.
             stopped.set()
             end = time.monotonic() + _GRACE_SECONDS
             for thread in threads:
@@ -129,11 +131,11 @@ class Sender:
         later batches are divided from the start.
         """
         size = self.client.most_texts
-        # A stack, whose last element is sent first.
-        waiting = [tuple(batch[start : start + size]) for start in range(0, len(batch), size)][::-1]
-        times_sent: Counter[str] = Counter()  # how often each text was sent alone
-        most_answered = 0
-        is_too_large = False
+        in_order = [tuple(batch[start : start + size]) for start in range(0, len(batch), size)]
+        waiting = in_order[::-1]  # a stack, whose last element is sent first
+        times_failed_alone: Counter[str] = Counter()
+        most_answered = 0  # largest number of texts that the server took in one request
+        may_be_too_many = False
         while waiting:
             texts = waiting.pop()
             unanswered = self._send_and_keep(texts, attempts=1 if one_attempt else ATTEMPTS)
@@ -142,18 +144,18 @@ class Sender:
             if unanswered is None:
                 most_answered = max(most_answered, len(texts))
             elif len(unanswered.texts) > 1:
-                is_too_large = is_too_large or unanswered.may_be_too_many
+                may_be_too_many = may_be_too_many or unanswered.may_be_too_many
                 middle = len(unanswered.texts) // 2
                 waiting += [unanswered.texts[middle:], unanswered.texts[:middle]]
             else:
                 (text,) = unanswered.texts
-                times_sent[text] += 1
-                if times_sent[text] < _REQUESTS_OF_TEXT and not one_attempt:
+                times_failed_alone[text] += 1
+                if times_failed_alone[text] < _REQUESTS_OF_TEXT and not one_attempt:
                     waiting.append(unanswered.texts)
                     continue
                 self.without_vector(text, unanswered.reason)
                 most_answered = size  # this text was at fault, not the number of texts
-        if is_too_large:
+        if may_be_too_many:
             self.client.most_texts = min(self.client.most_texts, max(1, most_answered))
 
     def _send_and_keep(self, texts: tuple[str, ...], attempts: int) -> _Unanswered | None:
@@ -169,30 +171,33 @@ class Sender:
         try:
             reply = self._send(texts, attempts)
         except RefusedError as error:
-            # A refused batch is divided first.
+            # A refusal of several texts may be due to one of them or to their number, so they are divided
+            # before the server is suspected.
             if len(texts) == 1 or error.access_error is not None:
-                self._require_other_answer(started, error.access_error)
+                self._require_working_server(started, error.access_error)
             return _Unanswered(texts, str(error), may_be_too_many=True)
         except TemporaryError as error:
-            self._require_other_answer(started, None)
+            self._require_working_server(started, None)
             return _Unanswered(texts, str(error), may_be_too_many=error.failure is Failure.LATE)
         failed_texts = tuple(texts[position] for position in reply.problems)
-        vectors = zip(texts, reply.vectors, strict=True)
-        self.keep({text: vector for text, vector in vectors if text not in failed_texts})
+        texts_and_vectors = zip(texts, reply.vectors, strict=True)
+        self.keep({text: vector for text, vector in texts_and_vectors if text not in failed_texts})
         if not failed_texts:
             return None
-        return _Unanswered(failed_texts, next(iter(reply.problems.values())), may_be_too_many=False)
+        first_problem = next(iter(reply.problems.values()))
+        return _Unanswered(failed_texts, first_problem, may_be_too_many=False)
 
     def _send(self, texts: Sequence[str], attempts: int | None) -> Reply:
         with self._tokenizing:
             reserved = self.expected_tokens(texts)
         return self.client.request(texts, reserved, counts_tokens=self.counts_tokens, attempts=attempts)
 
-    def _require_other_answer(self, since: float, access_error: ModelError | None) -> None:
-        """After a request failed, check that only its texts are to blame, and not the server.
+    def _require_working_server(self, since: float, access_error: ModelError | None) -> None:
+        """After a request failed, check that its texts are to blame, and not the server.
 
-        Unless the server has answered any request after `since`, it is sent a control text. If it fails on
-        that too, ``access_error`` is raised, which the failed request suggested (such as a wrong key).
+        Unless the server has answered another request after `since`, it is sent a control text, which it has
+        answered before. If it fails on that too, ``access_error`` is raised, which the failed request
+        suggested (such as a wrong key).
 
         Raises:
             ModelError: the server refuses every text, or fails for longer than the option `patience` allows.
@@ -200,13 +205,13 @@ class Sender:
         if self.client.last_answer > since:
             return
         try:
-            self._send(_CONTROL, attempts=None)
+            self._send(_CONTROL_TEXTS, attempts=None)
         except RefusedError as error:
             raise (access_error or error.access_error or self.client.make_refusal_error(error)) from None
         except TemporaryError as error:
-            if self.client.stopped.is_set():
-                return  # another request failed, or the user interrupted the command
+            if self.client.stopped.is_set():  # no retries, because another request failed or after Ctrl-C
+                return
             name = self.client.address.name
             raise access_error or ModelError(
-                f"{name} gives no usable answer ({error}): check the server, or try later; {KEPT}"
+                f"{name} gives no usable answer ({error}): check the server, or try later; {HOW_TO_CONTINUE}"
             ) from None

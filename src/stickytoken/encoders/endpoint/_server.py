@@ -115,9 +115,10 @@ class ServerBehaviour(BaseModel):
         stored_units = exact_unit_vectors(self.sentinel_vectors)
         cosines = (exact_unit_vectors(vectors) * stored_units).sum(axis=1)
         lowest_cosine = float(cosines.min())
-        # The first few requests underestimate the largest distance, so several times that distance is
-        # allowed.
-        tolerance = max(_DRIFT_TOLERANCE, _DRIFT_PER_NOISE * (1 - self.least_cosine))
+        # The first few requests underestimate the largest distance between two vectors of the same text, so
+        # several times that distance is allowed.
+        largest_distance = 1 - self.least_cosine
+        tolerance = max(_DRIFT_TOLERANCE, _DRIFT_PER_NOISE * largest_distance)
         return lowest_cosine if 1 - lowest_cosine > tolerance else None
 
 
@@ -166,10 +167,12 @@ def ask_server(
             f"{client.address.name} gives a vector of zeros: check which model the server has loaded"
         )
     questions.use_base64_if_it_agrees(first.vectors)
-    # Unit vectors of the fixed texts in two requests, each of shape (texts, d).
-    calls = [exact_unit_vectors(first.vectors), questions.ask_in_opposite_order(dimension)]
-    distance = float(np.linalg.norm(calls[1] - calls[0], axis=1).max())
-    _require_distinct_vectors(first.vectors, distance, client.address.name)
+    # Unit vectors of the same texts in two requests, shape (texts, d). On a noisy server, they differ.
+    first_units = exact_unit_vectors(first.vectors)
+    second_units = questions.ask_in_opposite_order(dimension)
+    largest_distance = float(np.linalg.norm(second_units - first_units, axis=1).max())
+    _require_distinct_vectors(first.vectors, largest_distance, client.address.name)
+    cosines_across_requests = (first_units * second_units).sum(axis=1)
     counting = questions.ask_for_counts(max_length, tokenizer_known)
     # The shortest duration is taken as the fixed part of every request's duration. The largest request shows
     # how much time each token adds.
@@ -178,8 +181,8 @@ def ask_server(
     return ServerBehaviour(
         dimension=dimension,
         encoding=client.request_format.encoding,
-        noise=_measure_noise(calls),
-        least_cosine=float(min(1.0, (calls[0] * calls[1]).sum(axis=1).min())),
+        noise=_measure_noise(first_units, second_units),
+        least_cosine=float(min(1.0, cosines_across_requests.min())),
         counts_tokens=counting.counts_tokens,
         overhead=counting.overhead,
         tokens_per_unit=counting.tokens_per_unit,
@@ -196,27 +199,29 @@ def vectors_of_fixed_texts(
 
     Sets the client's request format, because a server may have been replaced by one that refuses a field.
     """
-    questions = _Questions(client, count, attempts=None)
+    questions = _Questions(client, count, attempts=None)  # as often as the user's patience allows
     vectors = questions.ask_first().vectors
     questions.use_base64_if_it_agrees(vectors)
     return vectors
 
 
-def _require_distinct_vectors(vectors: NDArray[np.float32], distance_of_calls: float, name: str) -> None:
+def _require_distinct_vectors(vectors: NDArray[np.float32], distance_of_requests: float, name: str) -> None:
     units = exact_unit_vectors(vectors)
-    distances = np.linalg.norm(units[:, None] - units, axis=2)  # shape (texts, texts)
-    distance_of_texts = distances[np.triu_indices(len(units), 1)].min()
-    if distance_of_texts <= max(distance_of_calls, _ROUNDING):
+    distances = np.linalg.norm(units[:, None] - units, axis=2)  # of every text from every text
+    pairs_of_texts = np.triu_indices(len(units), 1)  # each pair once, and no text with itself
+    distance_of_texts = distances[pairs_of_texts].min()
+    if distance_of_texts <= max(distance_of_requests, _ROUNDING):
         raise ModelError(
             f"{name}: the vectors of two different texts are no further apart ({distance_of_texts:.2g}) than "
             "the vectors of one text in two requests "
-            f"({distance_of_calls:.2g}): check which model the server has loaded"
+            f"({distance_of_requests:.2g}): check which model the server has loaded"
         )
 
 
 def _require_floats(vectors: NDArray[np.float32], name: str) -> None:
+    # Whole numbers alone mean that the server compresses vectors.
     has_fractions = bool((vectors != np.round(vectors)).any())
-    is_zero = not vectors.any()  # refused for another reason
+    is_zero = not vectors.any()  # refused elsewhere, with another message
     if has_fractions or is_zero:
         return
     kind = "packed bits or 8-bit integers" if np.abs(vectors).max() > 1 else "signs or bits"
@@ -246,6 +251,7 @@ class _Questions:
     """Sends the fixed texts.
 
     Attributes:
+        count_own: counts the tokens of texts with the user's tokenizer.
         attempts: see `Client.request`.
         timed: number of tokens and duration in seconds of each answered request.
     """
@@ -254,7 +260,7 @@ class _Questions:
         self, client: Client, count: Callable[[Sequence[str]], list[int]], attempts: int | None = ATTEMPTS
     ) -> None:
         self.client = client
-        self.count = count
+        self.count_own = count
         self.attempts = attempts
         self.name = client.address.name
         self.timed: list[tuple[int, float]] = []
@@ -266,17 +272,18 @@ class _Questions:
             RefusedError: the server refuses a text alone.
             TemporaryError: the server fails, or gives no vector for one of the texts.
         """
-        own_tokens = sum(self.count(texts))
+        own_tokens = sum(self.count_own(texts))
         expected_tokens = own_tokens + _MOST_EXTRA_TOKENS * len(texts)
         try:
             reply = self.client.request(texts, expected_tokens, attempts=self.attempts)
         except RefusedError as error:
-            if len(texts) == 1 or error.access_error is not None:
+            if len(texts) == 1 or error.access_error is not None:  # fewer texts would not help
                 raise
             middle = len(texts) // 2
             return _join(self.ask(texts[:middle]), self.ask(texts[middle:]))
         if reply.problems:
-            raise TemporaryError(next(iter(reply.problems.values())), Failure.UNUSABLE)
+            first_problem = next(iter(reply.problems.values()))
+            raise TemporaryError(first_problem, Failure.UNUSABLE)
         self.timed.append((own_tokens, reply.seconds))
         return reply
 
@@ -328,10 +335,10 @@ class _Questions:
             vectors: vectors of the fixed texts, received as lists.
         """
         format_of_lists = self.client.request_format
-        if format_of_lists.encoding == "omitted":  # the server refuses the field
+        if format_of_lists.encoding == "omitted":  # the server refuses the field that asks for base64
             return
         text = SENTINELS[IN_BASE64]
-        expected_tokens = sum(self.count([text])) + _MOST_EXTRA_TOKENS
+        expected_tokens = sum(self.count_own([text])) + _MOST_EXTRA_TOKENS
         self.client.request_format = replace(format_of_lists, encoding="base64")
         try:
             reply = self.client.request([text], expected_tokens, attempts=1)
@@ -381,16 +388,16 @@ class _Questions:
                 differ.
         """
         does_not_count = _Counting(counts_tokens=False)
-        longer = [
+        longer = [  # those that the model reads in full
             text
-            for text, tokens in zip(_LONGER, self.count(_LONGER), strict=True)
+            for text, tokens in zip(_LONGER, self.count_own(_LONGER), strict=True)
             if max_length is None or tokens <= max_length
         ]
-        short = _SHORT[: len(longer)]
         if not longer:
             return does_not_count
-        counted_short = self._count(short)
-        counted_longer = self._count(longer)
+        short = _SHORT[: len(longer)]  # as many
+        counted_short = self._ask_for_count(short)
+        counted_longer = self._ask_for_count(longer)
         if counted_short is None or counted_longer is None:
             return does_not_count
         if counted_short == counted_longer:  # the server reports a constant, or counts texts
@@ -400,8 +407,8 @@ class _Questions:
         # Some servers report the number of characters, bytes or words instead of tokens.
         if server_difference in _differences_in_other_units(short, longer):
             return does_not_count
-        own_short = sum(self.count(short))
-        own_longer = sum(self.count(longer))
+        own_short = sum(self.count_own(short))
+        own_longer = sum(self.count_own(longer))
         own_difference = own_longer - own_short
         if abs(server_difference - own_difference) <= _MOST_DIFFERENT_TOKENS:
             # How many more tokens the server counts than the user's tokenizer, in both requests together.
@@ -417,7 +424,7 @@ class _Questions:
             )
         return _Counting(counts_tokens=True, tokens_per_unit=counted_longer / max(1, own_longer))
 
-    def _count(self, texts: Sequence[str]) -> int | None:
+    def _ask_for_count(self, texts: Sequence[str]) -> int | None:
         try:
             return self.ask(texts).tokens
         except (RefusedError, TemporaryError):  # the server may read fewer tokens than these texts have
@@ -425,17 +432,20 @@ class _Questions:
 
 
 def _differences_in_other_units(short: Sequence[str], longer: Sequence[str]) -> list[int]:
-    def difference(size: Callable[[str], int]) -> int:
-        return sum(map(size, longer)) - sum(map(size, short))
+    # How much more the longer texts have than the short ones, in characters, bytes and words.
+    def subtract(size_of: Callable[[str], int]) -> int:
+        return sum(map(size_of, longer)) - sum(map(size_of, short))
 
-    characters = difference(len)
-    encoded_bytes = difference(lambda text: len(text.encode()))
-    words = difference(lambda text: len(text.split()))
+    characters = subtract(len)
+    encoded_bytes = subtract(lambda text: len(text.encode()))
+    words = subtract(lambda text: len(text.split()))
     return [characters, encoded_bytes, words]
 
 
-def _measure_noise(calls: Sequence[NDArray[np.float64]]) -> float:
-    pairs = np.triu_indices(len(SENTINELS), 1)
-    cosines = np.stack([(call @ call.T)[pairs] for call in calls])  # shape (calls, pairs of texts)
-    variances = cosines.var(axis=0, ddof=1)  # of the cosine of each pair across the calls
+def _measure_noise(first_units: NDArray[np.float64], second_units: NDArray[np.float64]) -> float:
+    # The standard deviation of the cosine between two fixed texts, across two requests for all their vectors.
+    pairs_of_texts = np.triu_indices(len(SENTINELS), 1)
+    first_cosines = (first_units @ first_units.T)[pairs_of_texts]
+    second_cosines = (second_units @ second_units.T)[pairs_of_texts]
+    variances = np.var([first_cosines, second_cosines], axis=0, ddof=1)  # one for each pair
     return float(np.sqrt(variances.mean()))

@@ -113,6 +113,7 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         if not texts:
             return np.empty((0, self.dimension), np.float32)
         prompt = self._encoder.prompt
+        # Those in the cache, keyed by text with the prompt; the others are added below.
         vectors = self._encoder.answers.find([prompt + text for text in dict.fromkeys(texts)])
         self._count_texts(texts, vectors.keys())
         uncached_texts = [text for text in texts if prompt + text not in vectors]
@@ -122,13 +123,15 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
 
     def _count_texts(self, texts: Sequence[str], cached: Collection[str]) -> None:
         recorded = self._recorded
-        prompted_texts = dict.fromkeys(self._encoder.prompt + text for text in texts)
-        new_texts = [text for text in prompted_texts if text not in recorded.texts]
+        distinct_texts = dict.fromkeys(self._encoder.prompt + text for text in texts)
+        new_texts = [text for text in distinct_texts if text not in recorded.texts]
         to_send = [text for text in new_texts if text not in cached]
         recorded.cached += len(new_texts) - len(to_send)
         recorded.to_send += len(to_send)
         recorded.requests += len(self._encoder.batches(to_send))
         recorded.tokens += self._encoder.count_by_server(to_send)
+        # The longest text so far stands for those of later stages. Texts from before the first stage, which
+        # are only there to be chosen from, would not.
         if recorded.has_begun:
             lengths = [self._encoder.count_by_server([text]) for text in new_texts]
             recorded.longest = max([recorded.longest, *lengths])
@@ -173,15 +176,16 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         If a stage has begun whose texts depend on earlier results, the estimate covers only the stages before
         it. `CostEstimate.most` covers all stages, as if each text were as long as the longest.
         """
-        cost = self._sum_recorded_cost()
         recorded = self._recorded
-        if recorded.cost_of_certain_stages is None:
-            return cost
-        # Later stages may have recorded further texts, which are shown in a report.
-        most_texts = cost.texts + recorded.most_uncertain_texts
-        most_tokens = max(cost.tokens, math.ceil(most_texts * recorded.longest))
+        total = self._sum_recorded_cost()
+        if recorded.cost_of_certain_stages is None:  # no text depends on earlier results
+            return total
+        # The total includes the few texts that artificial vectors led to in uncertain stages, and those that
+        # are encoded for a report afterwards.
+        most_texts = total.texts + recorded.most_uncertain_texts
+        most_tokens = max(total.tokens, math.ceil(most_texts * recorded.longest))
         most = replace(
-            cost,
+            total,
             texts=most_texts,
             tokens=most_tokens,
             cost=price(most_tokens, self._encoder.options.price_per_million),
@@ -193,19 +197,20 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         encoder = self._encoder
         recorded = self._recorded
         server = encoder.server
-        # The encoder sends the fixed texts again after every CHECKED_EVERY requests, and requests from before
-        # the dry run count too.
+        # To check that the model is the same, the encoder sends the fixed texts again after every
+        # CHECKED_EVERY requests, of which some may have been sent before the dry run, and at the end of a
+        # measurement (a confirmation).
         checks = 0
         if recorded.requests:
             checks = (encoder.session.requests_since_check + recorded.requests) // CHECKED_EVERY
             checks += recorded.confirmations
-        fixed_texts = [list(SENTINELS)]
-        if server.encoding != "omitted":
-            fixed_texts.append([SENTINELS[IN_BASE64]])
-        tokens_of_check = sum(map(encoder.count_by_server, fixed_texts))
+        requests_of_check = [list(SENTINELS)]  # the texts of each
+        if server.encoding != "omitted":  # then one text is also asked for in base64
+            requests_of_check.append([SENTINELS[IN_BASE64]])
+        tokens_of_check = sum(map(encoder.count_by_server, requests_of_check))
         tokens = recorded.tokens + checks * tokens_of_check
         whole_tokens = round(tokens)
-        requests = recorded.requests + checks * len(fixed_texts)
+        requests = recorded.requests + checks * len(requests_of_check)
         # Every request takes a fixed time, and every token adds to it.
         seconds = requests * server.request_seconds + whole_tokens * server.token_seconds
         return CostEstimate(
@@ -231,9 +236,10 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         """
         token_ids = np.asarray(ids, dtype=np.int64)
         hash_of_ids = int.from_bytes(hashlib.sha256(token_ids.tobytes()).digest()[:8], "little")
-        vector_of_text = self._random_vectors[hash_of_ids % _RANDOM_VECTORS]
-        mean_of_tokens = self._random_vectors[token_ids % _RANDOM_VECTORS].mean(axis=0) if len(ids) else 0.0
-        return np.asarray(mean_of_tokens + _WEIGHT_OF_TEXT * vector_of_text, dtype=np.float32)
+        vector = _WEIGHT_OF_TEXT * self._random_vectors[hash_of_ids % _RANDOM_VECTORS]
+        if len(ids) > 0:
+            vector = vector + self._random_vectors[token_ids % _RANDOM_VECTORS].mean(axis=0)
+        return np.asarray(vector, dtype=np.float32)
 
 
 def estimate_cost(encoder: EndpointEncoder, measurement: Callable[[Any], object]) -> CostEstimate:

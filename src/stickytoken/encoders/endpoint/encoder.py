@@ -148,10 +148,11 @@ class EndpointEncoder(TextEncoderBase):
         """Return what determines the vectors; the server's unknown modules are a hashed constant."""
         # The vectors that the server first gave for the fixed texts identify the model.
         weights = hashlib.sha256(self.server.fingerprint.encode()).hexdigest()
-        constant = _IDENTITY_NAME
+        # Fields that the user adds to every request may change the vectors.
+        modules_description = _IDENTITY_NAME
         if self.options.fields_of_requests:
-            constant += f" {json.dumps(self.options.fields_of_requests, sort_keys=True)}"
-        modules = hashlib.sha256(constant.encode()).hexdigest()
+            modules_description += f" {json.dumps(self.options.fields_of_requests, sort_keys=True)}"
+        modules = hashlib.sha256(modules_description.encode()).hexdigest()
         return protocol.EncoderIdentity(
             weights=weights,
             tokenizer=vocabulary_hash(self.tokenizer),
@@ -171,16 +172,17 @@ class EndpointEncoder(TextEncoderBase):
                 self.address,
                 self.options,
                 self.spending,
-                waits=lambda reason, seconds: session.waits(reason, seconds),  # noqa: PLW0108 - set later
+                # Not `session.waits` itself, which may be set later.
+                waits=lambda reason, seconds: session.waits(reason, seconds),  # noqa: PLW0108
             )
         return session.client
 
     def in_role(self, role: Role | None) -> EndpointEncoder:
         """Return the encoder of texts in a role, which continues the session of this one."""
         prompt = self._prompts[role]
-        if prompt is None or prompt == self.prompt:
+        if prompt is None or prompt == self.prompt:  # None if the user names no prompt for queries
             return self
-        other = copy.copy(self)
+        other = copy.copy(self)  # shallow: it shares the session, the cache and the spending
         other.prompt = prompt
         return other
 
@@ -203,19 +205,22 @@ class EndpointEncoder(TextEncoderBase):
     def _require_usable(
         self, vectors: NDArray[np.float32], texts: Sequence[str], *, allow_zero: bool
     ) -> None:
-        missing = np.flatnonzero(~np.isfinite(vectors).all(axis=1)).tolist()
-        if not allow_zero and missing:
-            text = texts[missing[0]]
-            others = f" and {len(missing) - 1:,} others" if len(missing) > 1 else ""
+        # The rows of NaN are of texts that the server refuses.
+        refused_rows = np.flatnonzero(np.isnan(vectors).any(axis=1)).tolist()
+        if not allow_zero and refused_rows:
+            text = texts[refused_rows[0]]
+            others = f" and {len(refused_rows) - 1:,} others" if len(refused_rows) > 1 else ""
             reason = self.refused[self.prompt + text]
             raise EncodingError(
                 f"{self.name}: the server gives no vector for the text {quote_text(text)}{others} "
                 f"({reason}): leave it out, or use shorter sentences or fewer copies"
             )
-        answered = np.delete(np.arange(len(vectors)), missing)
-        protocol.require_usable(
-            vectors[answered], self.name, lambda row: quote_text(texts[answered[row]]), allow_zero=allow_zero
-        )
+        answered_rows = np.delete(np.arange(len(vectors)), refused_rows)
+
+        def label(row: int) -> str:
+            return quote_text(texts[answered_rows[row]])
+
+        protocol.require_usable(vectors[answered_rows], self.name, label, allow_zero=allow_zero)
 
     def _vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the full vectors of texts from the cache or the server, shape (texts, d).
@@ -224,9 +229,9 @@ class EndpointEncoder(TextEncoderBase):
         gets the server's reason.
         """
         prompted_texts = [self.prompt + text for text in texts]
-        vectors = self.answers.find(prompted_texts)
+        vectors = self.answers.find(prompted_texts)  # those in the cache; `keep` adds the others
         unanswered = [text for text in prompted_texts if text not in vectors and text not in self.refused]
-        refused_before = self.answers.refusals(unanswered)  # reasons for earlier refusals, keyed by text
+        refused_before = self.answers.refusals(unanswered)  # reasons from earlier sessions, keyed by text
         needed = set(unanswered) - set(refused_before)
         to_send: list[list[str]] = []
         # The batches are formed from all texts, including cached texts; see `batches`.
@@ -258,8 +263,8 @@ class EndpointEncoder(TextEncoderBase):
         # repaired.
         self._send(sender, [[text] for text in refused_before], one_attempt=True)
         self._send(sender, to_send)
-        missing = np.full(self.server.dimension, np.nan, np.float32)
-        return np.stack([vectors.get(text, missing) for text in prompted_texts])
+        no_vector = np.full(self.server.dimension, np.nan, np.float32)
+        return np.stack([vectors.get(text, no_vector) for text in prompted_texts])
 
     def _require_dimension(self, vectors: Mapping[str, NDArray[np.float32]]) -> None:
         for text, vector in vectors.items():
@@ -271,13 +276,15 @@ class EndpointEncoder(TextEncoderBase):
                 )
 
     def _send(self, sender: Sender, batches: Sequence[Sequence[str]], *, one_attempt: bool = False) -> None:
-        """Send batches; before the first and after every `CHECKED_EVERY`, check the model."""
+        """Send batches; before the first of a session and after every `CHECKED_EVERY`, check the model."""
         session = self.session
         start = 0
         while start < len(batches):
-            if session.requests_since_check >= CHECKED_EVERY:  # the first requests of this session
+            # A session that found the server's behaviour in the cache begins as if a check were due.
+            if session.requests_since_check >= CHECKED_EVERY:
                 self.require_same_model()
-            next_batches = batches[start : start + CHECKED_EVERY - session.requests_since_check]
+            batches_before_check = CHECKED_EVERY - session.requests_since_check
+            next_batches = batches[start : start + batches_before_check]
             sender.send_all(next_batches, one_attempt=one_attempt)
             start += len(next_batches)
             session.requests_since_check += len(next_batches)
@@ -377,4 +384,4 @@ def _make_absolute(source: Any) -> str | None:
     if source is None:
         return None
     path = Path(source).expanduser()
-    return str(path.resolve() if path.exists() else source)
+    return str(path.resolve() if path.exists() else source)  # otherwise it is a name on the hub

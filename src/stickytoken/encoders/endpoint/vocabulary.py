@@ -51,7 +51,7 @@ def vocabulary_of(tokenizer: Any, candidates: str | Path | Sequence[str] | None)
             "a tokenizer and candidates were passed: pass candidates only if there is no tokenizer"
         )
     if candidates is not None:
-        if isinstance(candidates, (str, Path)):
+        if isinstance(candidates, (str, Path)):  # the name of a file
             candidates = _read_candidates(Path(candidates).expanduser())
         vocabulary = CandidateVocabulary(list_of("strings", "candidates", candidates))
         if not vocabulary.candidate_ids:
@@ -114,12 +114,12 @@ class CandidateVocabulary:
     """
 
     def __init__(self, candidates: Sequence[str]) -> None:
-        strings = list(dict.fromkeys(text for text in candidates if text.strip()))
+        distinct_candidates = list(dict.fromkeys(text for text in candidates if text.strip()))
         # Without candidates, there is nothing to compare, so no ordinary words are loaded.
-        words = _find_ordinary_words(set(strings)) if strings else []
-        self.entries: Mapping[int, str] = dict(enumerate(strings + words))
+        words = _find_ordinary_words(set(distinct_candidates)) if distinct_candidates else []
+        self.entries: Mapping[int, str] = dict(enumerate(distinct_candidates + words))
         self.special_ids: frozenset[int] = frozenset()
-        self.candidate_ids = tuple(range(len(strings)))
+        self.candidate_ids = tuple(range(len(distinct_candidates)))
         self._ids = {text: token_id for token_id, text in self.entries.items()}
 
     @cached_property
@@ -127,7 +127,11 @@ class CandidateVocabulary:
         return hashlib.sha256("\0".join(self._ids).encode("utf-8", "surrogatepass")).hexdigest()
 
     def decode_many(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        return ["".join(self.entries.get(token_id, "\ufffd") for token_id in row) for row in ids]
+        texts: list[str] = []
+        for ids_of_text in ids:
+            strings = [self.entries.get(token_id, "\ufffd") for token_id in ids_of_text]
+            texts.append("".join(strings))
+        return texts
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text.
@@ -136,14 +140,14 @@ class CandidateVocabulary:
         four bytes, rounded up.
         """
         unknown_id = len(self.entries)
-        rows: list[list[int]] = []
+        ids_by_text: list[list[int]] = []
         for text in texts:
             if text in self._ids:
-                rows.append([self._ids[text]])
+                ids_by_text.append([self._ids[text]])
             else:
                 byte_count = len(text.encode("utf-8", "surrogatepass"))
-                rows.append([unknown_id] * math.ceil(byte_count / _BYTES_PER_TOKEN))
-        return rows
+                ids_by_text.append([unknown_id] * math.ceil(byte_count / _BYTES_PER_TOKEN))
+        return ids_by_text
 
 
 def _find_ordinary_words(excluded: Collection[str]) -> list[str]:
@@ -179,6 +183,7 @@ class _Tiktoken:
                 token = self._encoding.decode_single_token_bytes(token_id)
             except KeyError:  # some ids between the ordinary and the special tokens are unused
                 continue
+            # A token may be a part of a character.
             entries[token_id] = token.decode("utf-8", "backslashreplace")
         return entries
 

@@ -97,11 +97,11 @@ def require_single_vectors_of(model: object) -> None:
         ModelError: The model does not give one dense vector per text.
     """
     name = type(model).__name__
-    for ancestor in type(model).__mro__:
-        kind = _MODEL_TYPES.get(ancestor.__name__.lower())
-        is_of_library = ancestor.__module__.startswith(("sentence_transformers.", "pylate."))
+    for base in type(model).__mro__:  # the class itself, and all that it inherits from
+        kind = _MODEL_TYPES.get(base.__name__.lower())
+        is_of_library = base.__module__.startswith(("sentence_transformers.", "pylate."))
         if is_of_library and kind is not None:
-            raise _make_unsupported_error(kind, f"the {name}", f"{ancestor.__module__}.{name}")
+            raise _make_unsupported_error(kind, f"the {name}", f"{base.__module__}.{name}")
 
 
 def _make_unsupported_error(kind: str, name: str, evidence: str) -> ModelError:
@@ -115,9 +115,10 @@ def module_types(folder: Path) -> list[str]:
     types: list[str] = []
     for module in _read_modules(folder):
         types.append(str(module.get("type", "")))
-        inner_types = _read_router_settings(folder / module["path"]).get("types", {})
-        if isinstance(inner_types, dict):
-            types += map(str, inner_types.values())
+        router_settings = _read_router_settings(folder / module["path"])
+        type_of_inner_module = router_settings.get("types", {})
+        if isinstance(type_of_inner_module, dict):
+            types += map(str, type_of_inner_module.values())
     return types
 
 
@@ -125,7 +126,9 @@ def routes_in(folder: Path) -> list[str]:
     """Return the route names in a model's Routers; empty for a model without a Router."""
     routes: list[str] = []
     for module in _read_modules(folder):
-        routes += _read_router_settings(folder / module["path"]).get("structure", {})
+        router_settings = _read_router_settings(folder / module["path"])
+        modules_by_route = router_settings.get("structure", {})
+        routes += modules_by_route.keys()
     return list(dict.fromkeys(routes))
 
 
@@ -146,19 +149,20 @@ def modules_on_route(folder: Path, route: str | None, name: str) -> Iterator[tup
     for outer_module in _read_modules(folder):
         module_folder = folder / outer_module["path"]
         router = _read_router_settings(module_folder)
-        structure = router.get("structure")  # names of the modules on each route, keyed by the route
-        if not isinstance(structure, dict) or not structure:  # not a Router
+        modules_by_route = router.get("structure")
+        if not isinstance(modules_by_route, dict) or not modules_by_route:  # not a Router
             yield module_folder, _take_class_name(outer_module.get("type"))
             continue
         settings = router.get("parameters", {})
         default = settings.get("default_route")
         # As in sentence-transformers, the first route is the default unless `allow_empty_key` is false.
         if default is None and settings.get("allow_empty_key", True):
-            default = next(iter(structure))
-        taken = choose_route(list(structure), _read_route_mappings(settings), default, route, name)
-        types = router.get("types", {})
-        for module in structure[taken]:
-            yield module_folder / str(module), _take_class_name(types.get(module))
+            default = next(iter(modules_by_route))
+        route_names = list(modules_by_route)
+        taken = choose_route(route_names, _read_route_mappings(settings), default, route, name)
+        type_of_module = router.get("types", {})
+        for module in modules_by_route[taken]:
+            yield module_folder / str(module), _take_class_name(type_of_module.get(module))
 
 
 def _take_class_name(module_type: object) -> str:
@@ -168,10 +172,12 @@ def _take_class_name(module_type: object) -> str:
 
 def _read_route_mappings(router_settings: Mapping[str, Any]) -> dict[tuple[str | None, Any], str]:
     # In the file, a key is a tuple of task and modality that was written as text, such as "('query', None)".
+    stored_mappings = router_settings.get("route_mappings") or {}
     route_of: dict[tuple[str | None, Any], str] = {}
-    for key, route in (router_settings.get("route_mappings") or {}).items():
+    for key, route in stored_mappings.items():
         with suppress(ValueError, SyntaxError):  # sentence-transformers also skips a malformed key
-            route_of[ast.literal_eval(key)] = route
+            task_and_modality = ast.literal_eval(key)
+            route_of[task_and_modality] = route
     return route_of
 
 
@@ -229,7 +235,7 @@ def _read_modules(folder: Path) -> list[dict[str, Any]]:
     try:
         modules = json.loads(path.read_text("utf-8"))
         for module in modules:
-            Path(module["path"])  # raises an error if the path is not a string
+            Path(module["path"])  # raises one of the errors below if there is no path, or it is not a string
         return list(modules)
     except (ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{path} is not a list of modules: {error}") from error

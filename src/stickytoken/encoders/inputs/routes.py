@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 from sentence_transformers import SentenceTransformer
@@ -82,7 +81,7 @@ def follow_route(model: SentenceTransformer, route: str | None, name: str) -> Se
     routers = [module for module in model if isinstance(module, Router)]
     if not routers:
         return model if route is None else _copy_for_task(model, route, name)
-    modules: OrderedDict[str, Any] = OrderedDict()
+    modules: OrderedDict[str, Any] = OrderedDict()  # those on the route, keyed by name
     routes_taken: list[str] = []  # one for each Router
     for key, module in model.named_children():
         if isinstance(module, Router):
@@ -113,12 +112,13 @@ def has_roles(model: SentenceTransformer, name: str) -> bool:
     routers = [module for module in model if isinstance(module, Router)]
     if not routers:
         return _has_role_prompts(model) or _reads_tasks(model)
-    with suppress(InputError):  # a route is missing
+    try:
         for router in routers:
             for role in Role:
                 _find_route_in(router, role, name)
-        return True
-    return False
+    except InputError:  # the router has no route for the role
+        return False
+    return True
 
 
 def uses_more_than_prompts(model: SentenceTransformer) -> bool:
@@ -138,13 +138,13 @@ def unused_document_prompt(model: SentenceTransformer) -> str | None:
     there is another named ``passage``.
     """
     names = [prompt_name for prompt_name in _PROMPTS[Role.DOCUMENT] if prompt_name in model.prompts]
-    if not names or model.prompts[names[0]]:
+    if not names or model.prompts[names[0]]:  # the first is taken, and has a text
         return None
     return next((prompt_name for prompt_name in names if model.prompts[prompt_name]), None)
 
 
 def query_prompt_beside(model: SentenceTransformer, prompt: str | None) -> str | None:
-    """Return the model's prompt of queries if this is the text of one of its document prompts, else None."""
+    """Return the model's query prompt if ``prompt`` is the text of one of its document prompts, else None."""
     document_prompts = {model.prompts.get(prompt_name) for prompt_name in _PROMPTS[Role.DOCUMENT]}
     if not prompt or prompt not in document_prompts:
         return None
@@ -203,26 +203,29 @@ def _make_routed_model(
     the task is empty, the result has no default prompt.
     """
     default_prompt = model.default_prompt_name
-    names_of_task = [prompt for prompt in _PROMPTS.get(task or "", ()) if prompt in model.prompts]
+    names_of_task = [
+        prompt_name for prompt_name in _PROMPTS.get(task or "", ()) if prompt_name in model.prompts
+    ]
     if names_of_task:  # `encode_query` prefers the task's prompt, even an empty one, to the default prompt
-        default_prompt = names_of_task[0] if model.prompts[names_of_task[0]] else None
+        name_of_task = names_of_task[0]
+        default_prompt = name_of_task if model.prompts[name_of_task] else None
     prompts: dict[str, Any] = model.prompts
     named_modules: Any = modules  # the library accepts an OrderedDict, but its annotation says list
-    flat = RoutedModel(
+    routed = RoutedModel(
         modules=named_modules,
         device=str(model.device),
         prompts=prompts,
         similarity_fn_name=model.similarity_fn_name,
         truncate_dim=model.truncate_dim,
     )
-    flat.default_prompt_name = default_prompt  # the library would announce it if it were passed
-    flat.module_kwargs = model.module_kwargs
-    flat.route = route
-    flat.task = task
-    flat.task_matters = task is not None and _reads_tasks(flat)
-    flat.other_routes = tuple(choice for choice in choices if choice not in (route, task))
-    flat.train(model.training)
-    return flat
+    routed.default_prompt_name = default_prompt  # the library would announce it if it were passed
+    routed.module_kwargs = model.module_kwargs
+    routed.route = route
+    routed.task = task
+    routed.task_matters = task is not None and _reads_tasks(routed)
+    routed.other_routes = tuple(choice for choice in choices if choice not in (route, task))
+    routed.train(model.training)
+    return routed
 
 
 def _reads_tasks(model: SentenceTransformer) -> bool:
@@ -231,12 +234,12 @@ def _reads_tasks(model: SentenceTransformer) -> bool:
     A module may take the task as an argument, have limits of its own for queries and documents (in attributes
     such as `query_length`), or mention the task in its chat template.
     """
-    options_of_modules = model.module_kwargs or {}
+    arguments_of_modules = model.module_kwargs or {}
     for key, module in model.named_children():
-        options = [*getattr(module, "forward_kwargs", ()), *options_of_modules.get(key, ())]
-        if "task" in options:
+        arguments = [*getattr(module, "forward_kwargs", ()), *arguments_of_modules.get(key, ())]
+        if "task" in arguments:
             return True
     first: Any = model[0]
-    has_lengths = any(getattr(first, f"{task}_length", None) is not None for task in Role)
+    has_own_lengths = any(getattr(first, f"{role}_length", None) is not None for role in Role)
     chat_template = getattr(getattr(first, "tokenizer", None), "chat_template", None)
-    return has_lengths or "task" in str(chat_template or "")
+    return has_own_lengths or "task" in str(chat_template or "")

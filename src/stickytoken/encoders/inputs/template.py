@@ -85,13 +85,14 @@ def read_template(
         ModelError: the model cannot read text, changes the tokens of a text, adds special tokens that depend
             on the text, or reads too few tokens for the prompt.
     """
-    longest = model.max_seq_length if model.max_seq_length is not None else math.inf
+    max_length = model.max_seq_length if model.max_seq_length is not None else math.inf
     prompted_samples = [prompt + sample for sample in _SAMPLES]
     longest_sample = max(len(ids) for ids in tokenizer.encode_many(prompted_samples))
-    samples = _SAMPLES if longest_sample + _ROOM <= longest else _SHORT_SAMPLES
-    if len(tokenizer.encode_many([prompt])[0]) >= longest:
-        raise ModelError(f"{name}: the prompt is too long: the model reads {longest} tokens in total")
-    with tokenizer.restoring_settings():
+    # Models that read only a few tokens get shorter samples, so that none is truncated.
+    samples = _SAMPLES if longest_sample + _ROOM <= max_length else _SHORT_SAMPLES
+    if len(tokenizer.encode_many([prompt])[0]) >= max_length:
+        raise ModelError(f"{name}: the prompt is too long: the model reads {max_length} tokens in total")
+    with tokenizer.restoring_settings():  # preprocessing changes the user's padding and truncation
         templates = [_read_template_around(sample, model, tokenizer, prompt, name) for sample in samples]
     if templates[0] != templates[1]:
         raise ModelError(
@@ -113,10 +114,11 @@ def _read_template_around(
         ModelError: the model's input does not contain the content ids of the text.
     """
     features = _preprocess(sample, model, prompt, name)
-    flat = "offsets" in features
+    flat = "offsets" in features  # the ids of all texts in one list, as in static embeddings
     ids = features["input_ids"] if flat else features["input_ids"][0]
-    may_be_padded = not flat and "attention_mask" in features
-    unpadded = features["attention_mask"][0].bool() if may_be_padded else slice(None)  # an index of positions
+    unpadded: Any = slice(None)  # selects the positions that are no padding
+    if not flat and "attention_mask" in features:
+        unpadded = features["attention_mask"][0].bool()
     input_ids = tuple(ids[unpadded].tolist())
     content = tuple(tokenizer.encode_many([prompt + sample])[0])
     start = _find_position(content, input_ids)
@@ -147,7 +149,7 @@ def _preprocess(sample: str, model: SentenceTransformer, prompt: str, name: str)
             "model"
         ) from error
     ids = features.get("input_ids")
-    mask = features.get("attention_mask", ids)
+    mask = features.get("attention_mask", ids)  # not all models read a mask
     if not hasattr(ids, "shape") or not hasattr(mask, "shape"):  # audio processors return lists
         raise ModelError(f"{name}: its first module does not read token ids: pass a text model")
     return features
@@ -164,8 +166,9 @@ def _explain_change(model: SentenceTransformer, prompt: str) -> str:
     """Return, for an error message, why a model's input lacks the tokens of the prompt and the text."""
     first: Any = model[0]
     processor = getattr(first, "processor", None)
-    has_chat_template = any(getattr(reader, "chat_template", None) for reader in (processor, first.tokenizer))
-    reads_messages = has_chat_template and "message" in getattr(first, "modalities", ())
+    templates = [getattr(reader, "chat_template", None) for reader in (processor, first.tokenizer)]
+    # Such a model puts the text into a chat message before it reads it.
+    reads_messages = any(templates) and "message" in getattr(first, "modalities", ())
     if reads_messages and prompt:
         return (
             f"its chat template puts the prompt {quote_text(prompt)} into a separate message, so copies "

@@ -31,6 +31,7 @@ def token_table(model: torch.nn.Module) -> torch.nn.Module | None:
     if declared is not None:
         return declared
     tables = [_find_declared(module) for module in backbone.modules()]
+    # Several parts may declare the same table.
     distinct_tables = {id(table): table for table in tables if table is not None}
     if len(distinct_tables) != 1:  # with several tables, it is unknown which one embeds the text
         return None
@@ -40,18 +41,18 @@ def token_table(model: torch.nn.Module) -> torch.nn.Module | None:
 def table_rows(model: torch.nn.Module) -> int | None:
     """Return the number of token ids that the model has vectors for; None if it is unknown."""
     first: Any = model[0]  # type: ignore[index]
-    if hasattr(first, "num_embeddings"):
+    if hasattr(first, "num_embeddings"):  # a static embedding
         return int(first.num_embeddings)
     table: Any = token_table(model)
     return None if table is None else int(table.num_embeddings)
 
 
 def _find_declared(module: torch.nn.Module) -> torch.nn.Module | None:
-    method = getattr(module, "get_input_embeddings", None)
-    if method is None:
+    get_table = getattr(module, "get_input_embeddings", None)
+    if get_table is None:
         return None
     try:
-        return _as_table(method())
+        return _as_table(get_table())
     except (NotImplementedError, AttributeError):  # raised by models without a table
         return None
 

@@ -74,8 +74,8 @@ class HuggingFaceTokenizer:
         backend = _find_backend(tokenizer)
         if backend is not None:
             self._backend = copy.deepcopy(backend) if shared else backend
-            # A deep copy loses `encode_special_tokens`, so it is set again. Padding and truncation are turned
-            # off, because the user may have turned them on.
+            # A deep copy loses `encode_special_tokens`, so it is set again; transformers has its own name for
+            # it. Padding and truncation are turned off, because the user may have turned them on.
             self._backend.encode_special_tokens = getattr(
                 tokenizer, "split_special_tokens", backend.encode_special_tokens
             )
@@ -101,18 +101,18 @@ class HuggingFaceTokenizer:
         ids = list(self.entries)
         step = -(-len(ids) // _COMPARED_ENTRIES)  # rounded up
         special = sorted(self.special_ids.intersection(ids))
-        single_entries = [[token_id] for token_id in dict.fromkeys([*ids[::step], *special])]
+        sampled_ids = list(dict.fromkeys([*ids[::step], *special]))
         # Pairs are decoded too, because how an entry is decoded may depend on the entry before it.
-        pairs_of_entries = [[*first, *second] for first, second in pairwise(single_entries)]
-        rows = single_entries + pairs_of_entries
-        decoded = self.decode_many(rows)
-        decoded_by_tokenizer = self._decode_by_tokenizer(rows)
-        if decoded != decoded_by_tokenizer:
+        sequences = [[token_id] for token_id in sampled_ids]
+        sequences += [[first, second] for first, second in pairwise(sampled_ids)]
+        decoded_by_tokenizer = self._decode_by_tokenizer(sequences)
+        if self.decode_many(sequences) != decoded_by_tokenizer:
             self._decoding_backend = None
         if self._is_bare_backend:  # `_backend` is the tokenizer or a copy of it, so both encode alike
             return
-        valid_texts = [text for text in decoded_by_tokenizer if not _SURROGATE.search(text)]
-        texts = [*_COMPARED_TEXTS, *valid_texts]
+        # Nothing can encode half a surrogate pair.
+        encodable_texts = [text for text in decoded_by_tokenizer if not _SURROGATE.search(text)]
+        texts = [*_COMPARED_TEXTS, *encodable_texts]
         try:
             with self.restoring_settings():
                 encoded_by_tokenizer = self._encode_by_tokenizer(texts)
@@ -148,9 +148,9 @@ class HuggingFaceTokenizer:
 
     def _decode_by_tokenizer(self, ids: Sequence[Sequence[int]]) -> list[str]:
         options = {"skip_special_tokens": False}
-        if not self._is_bare_backend:
+        if not self._is_bare_backend:  # only transformers has this option
             options["clean_up_tokenization_spaces"] = False
-        return [self._tokenizer.decode(list(row), **options) for row in ids]
+        return [self._tokenizer.decode(list(ids_of_text), **options) for ids_of_text in ids]
 
     def _encode_by_tokenizer(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, as computed by the tokenizer itself rather than by its backend.
@@ -158,22 +158,22 @@ class HuggingFaceTokenizer:
         Raises:
             ModelError: the tokenizer has no id for part of a text, and no token for unknown text.
         """
-        rows: list[list[int]] = []
+        ids_by_text: list[list[int]] = []
         for text in texts:
             ids: list[int | None]
             # A Python tokenizer without an entry for unknown text returns None as an id, or fails.
             try:
                 ids = list(self._tokenizer.encode(text, add_special_tokens=False, truncation=False))
             except (TypeError, ValueError):
-                ids = [None]
+                ids = [None]  # the error below says more
             known_ids = [token_id for token_id in ids if token_id is not None]
             if len(known_ids) < len(ids):
                 raise ModelError(
                     f"the model's {type(self._tokenizer).__name__} cannot encode {shown(text)}: it has no id "
                     "for part of the text, and no token for unknown text: add such a token to its vocabulary"
                 )
-            rows.append(known_ids)
-        return rows
+            ids_by_text.append(known_ids)
+        return ids_by_text
 
     @contextmanager
     def restoring_settings(self) -> Iterator[None]:
@@ -203,10 +203,11 @@ class HuggingFaceTokenizer:
     def entries(self) -> Mapping[int, str]:
         """The tokens, keyed by id, in ascending order of id."""
         entries: dict[int, str] = {}
-        for token, token_id in sorted(self._read_vocabulary().items(), key=lambda item: int(item[1])):
+        for token, token_id in self._read_vocabulary().items():
+            # Some Python tokenizers have bytes, of which one token may hold only a part of a character.
             text = token.decode("utf-8", "backslashreplace") if isinstance(token, bytes) else token
             entries[int(token_id)] = text
-        return entries
+        return dict(sorted(entries.items()))
 
     def _read_vocabulary(self) -> Mapping[Any, Any]:
         if self._backend is not None:  # then all ids come from it
@@ -229,7 +230,7 @@ class HuggingFaceTokenizer:
             raise ModelError(
                 f"the vocabulary of a {class_name} has no entries: pass a model with a vocabulary"
             )
-        # Some models, such as CANINE, read Unicode code points instead of tokens.
+        # Some models, such as CANINE, read Unicode code points instead of tokens. A few characters show it.
         if all(self.entries.get(ord(character)) == character for character in _CODE_POINTS):
             raise ModelError(
                 f"the ids of a {class_name} are Unicode code points, not a vocabulary to search for sticky "
@@ -237,7 +238,7 @@ class HuggingFaceTokenizer:
             )
         ordinary_ids = set(self.entries) - self.special_ids
         # `special_ids` does not contain the token with the role cls, but this token is not ordinary either.
-        ordinary_ids.discard(getattr(self._tokenizer, "cls_token_id", -1))
+        ordinary_ids.discard(getattr(self._tokenizer, "cls_token_id", None))
         if not ordinary_ids:
             raise ModelError("the tokenizer has only special tokens: pass a model with a vocabulary")
 
@@ -317,6 +318,7 @@ class HuggingFaceTokenizer:
                 _split_into_words(encoding, text, len(prompt))
                 for encoding, text in zip(encodings, prompted_texts, strict=True)
             ]
+        # Without spans, nothing tells whether the last token of the prompt also covers the start of the text.
         head_length = len(self.encode_many([prompt])[0]) if prompt else 0
         tokenized: list[TokenizedText] = []
         for ids in self.encode_many(prompted_texts):
@@ -329,7 +331,7 @@ class HuggingFaceTokenizer:
         try:
             encode = backend.encode_batch if offsets else backend.encode_batch_fast
             return encode(list(texts), add_special_tokens=False)
-        except TypeError as error:
+        except TypeError as error:  # the library does not say what it cannot encode
             for text in texts:
                 if _SURROGATE.search(text):
                     raise EncodingError(
