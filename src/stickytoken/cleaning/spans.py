@@ -295,9 +295,7 @@ class SpanFinder:
         scattered over the text.
         """
         units = document.units
-        gaps = [
-            document.gap(unit_index) for unit_index in chain[1:]
-        ]  # the text before each unit but the first
+        gaps = [document.gap(index) for index in chain[1:]]  # before each unit but the first
         start = units.starts[chain.start]
         end = units.ends[chain.stop - 1]
         # What may be data is left: values in a list, a table or a line of their own, or part of another word.

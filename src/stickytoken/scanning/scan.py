@@ -243,19 +243,19 @@ def _tabulate(keeper: Keeper, tally: Tally, effects: EffectPass | None) -> pl.Da
     for index, batch in enumerate(tally.digests):
         effect_columns = None if effects is None else effects.columns(index, batch)
         for index_in_batch, finding in enumerate(keeper.findings(index, batch)):
-            row = dict(finding)
-            row["words"] = [
+            values = dict(finding)
+            values["words"] = [
                 {"text": text, "kind": kind, "copies": copies} for text, kind, copies in finding["words"]
             ]
-            row["excerpt"] = [{"text": text, "found": marked} for text, marked in finding["excerpt"]]
+            values["excerpt"] = [{"text": text, "found": is_marked} for text, is_marked in finding["excerpt"]]
             if effect_columns is not None:
-                row |= {name: values[index_in_batch] for name, values in effect_columns.items()}
-            # A finding also has the texts that effects are determined on.
-            rows.append({name: row.get(name) for name in SCHEMA})
+                values |= {name: column[index_in_batch] for name, column in effect_columns.items()}
+            # A finding also has the texts that effects are determined on, which are no columns of the table.
+            rows.append({name: values.get(name) for name in SCHEMA})
     table = pl.DataFrame(rows, schema=SCHEMA)
     if effects is None:
         return table
-    effect = table["shift"] / effects.panel.spread
+    effect = table["shift"] / effects.panel.spread  # null where the effect is unknown
     severity = pl.Series([_effects.grade_effect(value) for value in effect.to_list()], dtype=pl.String)
     return table.with_columns(effect=effect, severity=severity, matters=effect >= _effects.SERIOUS_SHIFT)
 
@@ -285,7 +285,8 @@ def _count_by_source(tally: Tally, documents: pl.DataFrame, *, has_effects: bool
 
     The list is empty if no document has a source, or if there were too many sources to count.
     """
-    if tally.sources is None or set(tally.sources) <= {None}:
+    has_sources = tally.sources is not None and any(source is not None for source in tally.sources)
+    if tally.sources is None or not has_sources:
         return []
     found = Counter(documents.filter(~is_only_suspected())["source"])
     matter = Counter(documents.filter("matters")["source"])
