@@ -60,7 +60,8 @@ def counted(count: int, one: str, many: str | None = None) -> str:
     """
     if count == 1:
         return f"1 {one}"
-    return f"{count:,} {f'{one}s' if many is None else many}"
+    plural = f"{one}s" if many is None else many
+    return f"{count:,} {plural}"
 
 
 def listed(names: Sequence[str]) -> str:

@@ -61,8 +61,8 @@ class WithCopies:
     def describe(self, edited: str) -> Any:
         """Return MTEB's description of the model with copies in the texts that ``edited`` names."""
         description = self.model.mteb_model_meta
-        # MTEB makes the name of a folder from these values. The hash keeps tokens apart whose names there are
-        # equal: `<a>` and `|a|`, or, on some file systems, `A` and `a`.
+        # MTEB makes the name of a folder from these values. Brackets stay, to be read there. The hash keeps
+        # tokens apart whose names are equal: `<a>` and `|a|`, or, on some file systems, `A` and `a`.
         experiment = {
             "copied": quote(self.token, safe="[]<>|")[:_NAMED],
             "copies": self.copies,

@@ -342,14 +342,14 @@ class _Draft:
         kept_starts = [0, *(removal.end for removal in self.removals)]
         kept_ends = [*(removal.start for removal in self.removals), len(self._original)]
         kept_parts = []
-        kept_length = 0
+        kept_length = 0  # where the next part starts in the new text
         self._part_starts = []
         self._part_shifts = []
         for start, end in zip(kept_starts, kept_ends, strict=True):
             if start < end:
                 kept_parts.append(self._original[start:end])
                 self._part_starts.append(kept_length)
-                self._part_shifts.append(start - kept_length)
+                self._part_shifts.append(start - kept_length)  # to be added to its offsets in the new text
                 kept_length += end - start
         self.text = "".join(kept_parts)
 

@@ -172,6 +172,7 @@ class Document:
 
     @cached_property
     def _is_single_spaced(self) -> list[bool]:
+        """Whether each unit has exactly one space, or an end of the text, on both sides."""
         # Most separators of a text are equal, so each distinct separator is examined only once.
         distinct = set(self.separators)
         # The slices have the character beside the space; they are empty if there is none.

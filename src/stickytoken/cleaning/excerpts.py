@@ -32,21 +32,21 @@ def excerpt(text: str, ranges: Iterable[tuple[int, int]], start: int, end: int) 
         end: Where the excerpt ends (exclusive).
     """
     end = min(end, len(text))
-    shown_ranges = [(first, min(last, end)) for first, last in ranges if first < end]
+    shown_ranges = [(mark_start, min(mark_end, end)) for mark_start, mark_end in ranges if mark_start < end]
     # Leave out incomplete words only before the first marked range and after the last one.
-    marks_start = shown_ranges[0][0] if shown_ranges else end
-    marks_end = shown_ranges[-1][1] if shown_ranges else start
-    start = _start_at_word(text, start, marks_start)
-    end = _end_at_word(text, marks_end, end)
+    first_mark_start = shown_ranges[0][0] if shown_ranges else end
+    last_mark_end = shown_ranges[-1][1] if shown_ranges else start
+    start = _start_at_word(text, start, first_mark_start)
+    end = _end_at_word(text, last_mark_end, end)
     pieces = []
     if start > 0:
         pieces.append(Piece(ELLIPSIS, is_marked=False))
     written_to = start
-    for first, last in shown_ranges:
-        if first > written_to:
-            pieces.append(Piece(text[written_to:first], is_marked=False))
-        pieces.append(Piece(text[first:last], is_marked=True))
-        written_to = last
+    for mark_start, mark_end in shown_ranges:
+        if mark_start > written_to:
+            pieces.append(Piece(text[written_to:mark_start], is_marked=False))
+        pieces.append(Piece(text[mark_start:mark_end], is_marked=True))
+        written_to = mark_end
     if written_to < end:
         pieces.append(Piece(text[written_to:end], is_marked=False))
     if end < len(text):

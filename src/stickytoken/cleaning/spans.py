@@ -142,8 +142,9 @@ class SpanFinder:
     """Searches texts for the words, special tokens and repetitions that the rules describe."""
 
     def __init__(self, rules: CleaningRules) -> None:
-        self._known_digests = frozenset(rules.known)
+        self._known_digests = frozenset(rules.known)  # of texts that have no finding
         allowed = frozenset(text.strip() for text in rules.allowed)
+        # Special tokens are found by their texts, and all other words by their keys.
         specials = {text.strip() for text in rules.specials} - allowed
         self._flagged_specials = specials.intersection(word.strip() for word in rules.words)
         words = [word for word in rules.words if word.strip() not in allowed | specials]
@@ -151,6 +152,7 @@ class SpanFinder:
         # Words are compared by their keys, which other spellings of a word share. So an allowed word allows
         # its other spellings too.
         self._allowed_keys = frozenset(map(self._reader.key_of, allowed))
+        # The flagged words, keyed by their keys.
         self._flagged = {
             key: word for key, word in self._reader.flagged.items() if key not in self._allowed_keys
         }
@@ -165,8 +167,9 @@ class SpanFinder:
             return []
         view = _markup.view_of(text)  # the text with placeholders for markup, and where the markup is
         spans = list(self._find_specials(text, view.protected))
-        if "&" in text:
+        if "&" in text:  # there may be entities, such as "&lt;"
             spans = _drop_overlaps([*spans, *self._find_specials_as_entities(text, view.text)])
+        # A few flagged special tokens are findings like any others; from four on, they are sticky copies.
         flagged_count = sum(span.what in self._flagged_specials for span in spans)
         if flagged_count >= _copies.FEWEST_COPIES:
             for position, span in enumerate(spans):

@@ -107,7 +107,8 @@ def fingerprint(*values: Any) -> str:
     """Return the SHA-256 hash of the given values, each encoded as JSON."""
     sha256 = hashlib.sha256()
     for value in values:
-        sha256.update(json.dumps(value, ensure_ascii=True, sort_keys=True).encode() + b"\0")
+        encoded = json.dumps(value, ensure_ascii=True, sort_keys=True).encode()
+        sha256.update(encoded + b"\0")  # a separator that JSON never contains
     return sha256.hexdigest()
 
 

@@ -343,7 +343,7 @@ def _find_value(raw: str, position: int, column: str) -> tuple[int, int]:
         _, end = decoder.raw_decode(raw, position)
         return position, end
     starts = {}  # where the values of the object begin, keyed by name
-    position = after_space(raw, position + 1)
+    position = after_space(raw, position + 1)  # behind the opening bracket
     while raw[position] != "}":
         key, key_end = decoder.raw_decode(raw, position)
         colon = after_space(raw, key_end)
@@ -485,8 +485,7 @@ def _replace_texts(table: Any, name: str, text_of_row: Mapping[int, str]) -> Any
     """
     from pyarrow import array
 
-    # The record was read from this column, so there is one.
-    column = column_with(name, table.schema.names) or name
+    column = column_with(name, table.schema.names) or name  # the record was read from it, so it is there
     nested_name = name.removeprefix(column).removeprefix(".")  # empty if the column itself is meant
     column_index = table.schema.get_field_index(column)
     field = table.schema.field(column_index)
@@ -500,7 +499,7 @@ def _replace_nested(value: Any, name: str, text: str) -> Any:
     """Return a value with a text in the nested field of this name; without a name, the text itself."""
     if not name:
         return text
-    outer = column_with(name, list(value)) or name
+    outer = column_with(name, list(value)) or name  # the record was read from it, so it is there
     inner_name = name.removeprefix(outer).removeprefix(".")
     return value | {outer: _replace_nested(value[outer], inner_name, text)}
 

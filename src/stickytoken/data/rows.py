@@ -230,17 +230,16 @@ def decode(content: bytes, offset: int = 0) -> tuple[str, str]:
         The text, with unreadable bytes replaced, and a description of an unreadable byte. The description is
         empty if all bytes can be read.
     """
-    damage = ""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         damage = f"byte {offset + error.start} (0x{content[error.start]:02x}) is not UTF-8"
     else:
-        if "\0" in text:
-            damage = f"byte {offset + content.index(0)} is zero, as in a binary file"
-    if damage:
-        text = content.replace(b"\0", b"?").decode("utf-8", "replace")
-    return text, damage
+        if "\0" not in text:
+            return text, ""
+        damage = f"byte {offset + content.index(0)} is zero, as in a binary file"
+    readable_text = content.replace(b"\0", b"?").decode("utf-8", "replace")
+    return readable_text, damage
 
 
 def unicode_text(text: str) -> str:
@@ -439,7 +438,8 @@ def dialect_of(path: Path, suffix: str, delimiter: str | None) -> Dialect:
         for value in fields:
             if value.startswith('"'):
                 has_quotes = True
-                has_doubled_quotes |= '""' in value[1:-1]
+                if '""' in value[1:-1]:
+                    has_doubled_quotes = True
     if not has_quotes:
         return plain
     # The same counts if read with quoting.

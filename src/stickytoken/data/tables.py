@@ -60,7 +60,7 @@ class Table:
                 raise InputError(f"{self.path} has no column {column!r}: it has {listed}")
 
     def rows_with(self, column: str, label: str) -> Table:
-        """Return the rows that have a label in a column."""
+        """Return a table of the rows that have this label in a column."""
         chosen_rows = [row for row, value in enumerate(self.labels(column)) if value == label]
 
         def values_of(name: str) -> list[Any]:
@@ -174,7 +174,7 @@ def read_table(path: Path) -> Table:
         column_set: dict[str, None] = {}  # an ordered set: the keys are the names
         if suffix in SEPARATORS:
             rows = read_separated_rows(stream, str(path), meter, dialect_of(path, suffix, delimiter=None))
-            header = next(rows).value
+            header = next(rows).value  # the first row
             column_set = dict.fromkeys(header)
         else:
             rows = json_rows(stream, str(path), meter, suffix)

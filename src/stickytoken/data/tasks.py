@@ -90,7 +90,7 @@ def _make_task_name(path: Path) -> str:
     return path.resolve().stem
 
 
-def _make_pairs(table: Table) -> Task:
+def _make_scored_or_labelled_pairs(table: Table) -> Task:
     path = table.path
     has_scores = "score" in table.columns
     gold = table.numbers("score" if has_scores else "label")
@@ -143,6 +143,7 @@ def _make_split_classification(table: Table) -> Task:
 
 
 def _split_rows(table: Table) -> tuple[Table, Table]:
+    """Return the training and the test rows. Those of other known splits are left out."""
     splits = table.labels("split")
     unknown = sorted(set(splits) - set(_SPLITS))
     if unknown:
@@ -167,7 +168,10 @@ def _make_cross_validated(table: Table) -> Task:
                 f"{path}: the label {label!r} has {count} texts, but {metrics.FOLDS} folds need at least one "
                 "in each: remove its texts, or merge it with another label"
             )
-    return metrics.CrossValidatedTask(_make_task_name(path), texts, labels, texts, labels)
+    # All texts are both training and test texts.
+    return metrics.CrossValidatedTask(
+        _make_task_name(path), train=texts, train_labels=labels, test=texts, test_labels=labels
+    )
 
 
 def _make_pair_transfer(table: Table) -> Task:
@@ -175,9 +179,8 @@ def _make_pair_transfer(table: Table) -> Task:
     train, test = _split_rows(table)
     train_labels = train.labels("label")
     test_labels = test.labels("label")
-    counts = Counter(train_labels)
-    _require_two_labels(counts, path)
-    unseen_labels = sorted(set(test_labels) - set(counts))
+    _require_two_labels(Counter(train_labels), path)
+    unseen_labels = sorted(set(test_labels) - set(train_labels))
     if unseen_labels:
         raise InputError(
             f"{path}: the label {unseen_labels[0]!r} is missing from the training pairs: remove its pairs"
@@ -198,15 +201,15 @@ def _make_classification(train: Table, test: Table, path: Path) -> Task:
     train_labels = train.labels("label")
     test_texts = test.filled_texts("text")
     test_labels = test.labels("label")
-    counts = Counter(train_labels)
+    train_counts = Counter(train_labels)
     for label in sorted({*train_labels, *test_labels}):
-        if counts[label] < 2:
-            problem = "occurs only once in" if counts[label] == 1 else "is missing from"
+        if train_counts[label] < 2:
+            problem = "occurs only once in" if train_counts[label] == 1 else "is missing from"
             raise InputError(
                 f"{path}: the label {label!r} {problem} the training texts: "
                 "remove its texts, or merge it with another label"
             )
-    _require_two_labels(counts, path)
+    _require_two_labels(train_counts, path)
     return ClassificationTask(_make_task_name(path), train_texts, train_labels, test_texts, test_labels)
 
 
@@ -233,9 +236,9 @@ def _require_two_labels(counts: Counter[str], path: Path) -> None:
 
 
 _BUILDERS: tuple[tuple[tuple[str, ...], Callable[[Table], Task]], ...] = (
-    (("sentence1", "sentence2", "score"), _make_pairs),
+    (("sentence1", "sentence2", "score"), _make_scored_or_labelled_pairs),
     (("sentence1", "sentence2", "label", "split"), _make_pair_transfer),
-    (("sentence1", "sentence2", "label"), _make_pairs),
+    (("sentence1", "sentence2", "label"), _make_scored_or_labelled_pairs),
     (("query", "positive", "negative"), _make_reranking),
     (("text", "label", "split"), _make_split_classification),
     (("text", "label"), _make_clustering),

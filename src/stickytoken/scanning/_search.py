@@ -52,10 +52,13 @@ class Keeper:
         self._kept: dict[tuple[str, int, str], dict[str, Any]] = {}
 
     def load(self, name: str, index: int, digest: str) -> dict[str, Any] | None:
-        """Return what is stored of a batch under a name; None if nothing is stored with this digest."""
+        """Return what is stored of a batch under a name; None if nothing is, or with another digest.
+
+        The digest stands for everything that the values depend on.
+        """
         if self._folder is None:
             return self._kept.get((name, index, digest))
-        shard = self._folder.read_shard(name, index, [index], _BATCH)
+        shard = self._folder.read_shard(name, index, [index], _BATCH)  # a table of one row
         if shard is None or shard["digest"].item() != digest:
             return None
         return dict(json.loads(shard["values"].item()))

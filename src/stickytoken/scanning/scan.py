@@ -183,7 +183,7 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
             confirm_answers(request.encoder)
         table = _tabulate(keeper, tally, effects)
         seconds = time.perf_counter() - began if folder is None else folder.seconds
-        result = _count(tally, table, effects, round(seconds, 1))
+        result = _make_result(tally, table, effects, round(seconds, 1))
         finished_record = record.model_copy(update={"result": result})
         if held is not None:
             held.folder.write_table(DOCUMENTS_FILE, table)
@@ -260,7 +260,7 @@ def _tabulate(keeper: Keeper, tally: Tally, effects: EffectPass | None) -> pl.Da
     return table.with_columns(effect=effect, severity=severity, matters=effect >= _effects.SERIOUS_SHIFT)
 
 
-def _count(
+def _make_result(
     tally: Tally, documents: pl.DataFrame, effects: EffectPass | None, seconds: float
 ) -> ScanResultRecord:
     return ScanResultRecord(
@@ -285,19 +285,20 @@ def _count_by_source(tally: Tally, documents: pl.DataFrame, *, has_effects: bool
 
     The list is empty if no document has a source, or if there were too many sources to count.
     """
-    has_sources = tally.sources is not None and any(source is not None for source in tally.sources)
-    if tally.sources is None or not has_sources:
+    if tally.sources is None or all(source is None for source in tally.sources):
         return []
-    found = Counter(documents.filter(~is_only_suspected())["source"])
-    matter = Counter(documents.filter("matters")["source"])
-    sources = [
-        SourceRecord(
+    # The number of documents of each source that have findings, and of those whose effect matters.
+    found_by_source = Counter(documents.filter(~is_only_suspected())["source"])
+    matter_by_source = Counter(documents.filter("matters")["source"])
+    records = []
+    for source, count in tally.sources.items():
+        record = SourceRecord(
             source=source,
             documents=count,
-            found=found[source],
-            matter=matter[source] if has_effects else None,
+            found=found_by_source[source],
+            matter=matter_by_source[source] if has_effects else None,
         )
-        for source, count in tally.sources.items()
-    ]
-    sources.sort(key=lambda row: (-row.found, -row.documents, row.source or ""))
-    return sources[:_LISTED_SOURCES]
+        records.append(record)
+    # The source of a document without one is None, which cannot be compared with texts.
+    records.sort(key=lambda record: (-record.found, -record.documents, record.source or ""))
+    return records[:_LISTED_SOURCES]
