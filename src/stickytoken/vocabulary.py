@@ -251,7 +251,11 @@ def categorize(tokenizer: RoundTripTokenizer) -> Vocabulary:
 
 
 def _find_usable_anchors(tokenizer: RoundTripTokenizer) -> list[_Anchor]:
-    """Return the anchors that survive a round trip; none if the tokenizer adds no space before a text."""
+    """Return the texts that can be put before an entry, so that it doesn't begin the text.
+
+    They survive decoding and encoding. There are none if the tokenizer adds no space at the beginning of a
+    text, because entries need none then.
+    """
     (test_ids,) = tokenizer.encode_many(["test"])
     first_entry = tokenizer.entries.get(test_ids[0], "") if test_ids else ""
     adds_space = first_entry.startswith((" ", "▁", "_", "Ġ"))  # all of them stand for a space

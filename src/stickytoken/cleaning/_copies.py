@@ -140,8 +140,9 @@ class Document:
         for side in (before, after):
             # n copies with the same neighbour form n (n - 1) / 2 pairs.
             matching_pairs += sum(count * (count - 1) / 2 for count in side.values())
-            neighbours = side.total()
-            expected_pairs += neighbours * (neighbours - 1) / 2 * self.chance_of_equality
+            neighbour_count = side.total()
+            pairs_of_neighbours = neighbour_count * (neighbour_count - 1) / 2
+            expected_pairs += pairs_of_neighbours * self.chance_of_equality
         distinct_share = (len(before) + len(after)) / max(1, before.total() + after.total())
         return NeighbourStatistics(matching_pairs, expected_pairs, distinct_share)
 
