@@ -86,8 +86,8 @@ def _decode_entity(entity: re.Match[str]) -> str:
     character = html.unescape(entity[0])
     if len(character) != 1:  # not an entity of HTML, or one of several characters
         return entity[0]
-    # Fill up to the length of the entity, so that the offsets of the text stay the same. The filler of a letter
-    # belongs to the same word; that of another character keeps edits from covering the entity.
+    # Fill up to the length of the entity, so that the offsets of the text stay the same. The filler of a
+    # letter belongs to the same word; that of another character keeps edits from covering the entity.
     filler = PAD if character.isalnum() else UNTOUCHABLE
     return character + filler * (len(entity[0]) - 1)
 
