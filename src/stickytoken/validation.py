@@ -27,7 +27,7 @@ _CLOSE = 0.5
 
 def real_number(name: str, value: Any) -> float:
     """Return a setting as a float; strings are rejected."""
-    with suppress(TypeError, ValueError, OverflowError):
+    with suppress(TypeError, ValueError, OverflowError):  # of a value that isn't a number
         if not isinstance(value, (str, bytes)):
             return float(value)
     raise InputError(f"{name} is {shown(value)}: it must be a number")
@@ -36,11 +36,14 @@ def real_number(name: str, value: Any) -> float:
 def whole_number(name: str, value: Any, minimum: int | None = None) -> int:
     """Return a setting as an int; strings, booleans, fractions and values below the minimum are rejected."""
     # For an error. Numbers are shown by `str`, because `repr` shows one of NumPy as np.int64(3).
-    shown_value = shown(value) if isinstance(value, str) else " ".join(str(value).split())[:_QUOTED]
+    shown_value = " ".join(str(value).split())[:_QUOTED]
+    if isinstance(value, str):
+        shown_value = shown(value)
     number = None
     with suppress(TypeError, ValueError, OverflowError):
         number = int(value)
-    if number is None or isinstance(value, (str, bytes, bool)) or number != value:
+    is_other_type = isinstance(value, (str, bytes, bool))  # although int() accepts it
+    if number is None or is_other_type or number != value:  # a fraction differs from its whole number
         raise InputError(f"{name} is {shown_value}: it must be a whole number")
     if minimum is not None and number < minimum:
         raise InputError(f"{name} is {shown_value}: it must be at least {minimum}")
@@ -179,7 +182,7 @@ def visible(text: str) -> str:
     escaped = "".join(
         character if character.isprintable() else _escape_character(character) for character in text
     )
-    if escaped.isascii():
+    if escaped.isascii():  # most texts, and none of the characters below
         return escaped
     return _BLANK.sub(lambda match: _escape_character(match[0]), escaped)
 

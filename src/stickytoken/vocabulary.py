@@ -251,19 +251,23 @@ def categorize(tokenizer: RoundTripTokenizer) -> Vocabulary:
 
 
 def _find_usable_anchors(tokenizer: RoundTripTokenizer) -> list[_Anchor]:
-    """Return the anchors that survive a round trip; none if the tokenizer adds no space before a text."""
-    ids = tokenizer.encode_many(["test"])[0]
-    first_entry = tokenizer.entries.get(ids[0], "") if ids else ""
+    """Return the texts that can be put before an entry, so that it doesn't begin the text.
+
+    They survive decoding and encoding. There are none if the tokenizer adds no space at the beginning of a
+    text, because entries need none then.
+    """
+    (test_ids,) = tokenizer.encode_many(["test"])
+    first_entry = tokenizer.entries.get(test_ids[0], "") if test_ids else ""
     adds_space = first_entry.startswith((" ", "▁", "_", "Ġ"))  # all of them stand for a space
     if not adds_space:
         return []
     encoded = tokenizer.encode_many(_ANCHORS)
     decoded = tokenizer.decode_many(encoded)
-    anchors = []
+    usable_anchors = []
     for anchor, ids, text in zip(_ANCHORS, encoded, decoded, strict=True):
         if text.removeprefix(" ") == anchor:
-            anchors.append(_Anchor(anchor, tuple(ids)))
-    return anchors
+            usable_anchors.append(_Anchor(anchor, tuple(ids)))
+    return usable_anchors
 
 
 def _make_round_trips(
@@ -284,9 +288,11 @@ def _make_round_trips(
             text_of[token_id] = anchored_text
     trips = {}
     encoded = tokenizer.encode_many(list(text_of.values()))
+    anchor_length = len(anchor.ids)
     for (token_id, text), ids in zip(text_of.items(), encoded, strict=True):
-        if tuple(ids[: len(anchor.ids)]) == anchor.ids:
-            trips[token_id] = _RoundTrip(text.removeprefix(anchor.text), tuple(ids[len(anchor.ids) :]))
+        begins_with_anchor = tuple(ids[:anchor_length]) == anchor.ids
+        if begins_with_anchor:
+            trips[token_id] = _RoundTrip(text.removeprefix(anchor.text), tuple(ids[anchor_length:]))
     return trips
 
 
@@ -299,7 +305,7 @@ def _choose_category(token_id: int, trip: _RoundTrip, is_special: bool) -> Categ
     is_bracketed = len(text) >= 3 and text[0] in "[<" and text[-1] in "]>"
     if is_bracketed and any(character.isalpha() for character in text):
         return Category.UNREACHABLE_SPECIAL
-    if "\ufffd" in text:
+    if "\ufffd" in text:  # stands for bytes that are not UTF-8
         return Category.UNDECODEABLE
     return Category.UNREACHABLE_SINGLE_TOKEN if len(ids) == 1 else Category.UNREACHABLE_MULTI_TOKEN
 
@@ -377,21 +383,21 @@ def match_apart(
     used_ids: set[int] = set()
     matches_of: dict[int, list[int]] = {}  # indices of benign tokens, keyed by the id they are drawn for
     tokens: list[Token] = []
-    for token_id in list(token_ids) * count:
+    for token_id in list(token_ids) * count:  # in rounds
         index = vocabulary.place(token_id)
         if token_id not in matches_of:
             matches_of[token_id] = _draw_benign(vocabulary, index, unusable_ids, count, seed)
-        free = [match for match in matches_of[token_id] if vocabulary.ids[match] not in used_ids]
-        if not free:
+        free_matches = [match for match in matches_of[token_id] if vocabulary.ids[match] not in used_ids]
+        if not free_matches:
             # All matches of this token have been used for other tokens, so draw new ones.
-            free = _draw_benign(vocabulary, index, unusable_ids | used_ids, count, seed)
-            matches_of[token_id] = free
-        if not free:
+            free_matches = _draw_benign(vocabulary, index, unusable_ids | used_ids, count, seed)
+            matches_of[token_id] = free_matches
+        if not free_matches:
             raise InputError(
                 f"the vocabulary has too few unflagged tokens to match {len(token_ids)} tokens with {count} "
                 "each: ask for fewer benign tokens, or name fewer tokens"
             )
-        match = free[0]
+        match = free_matches[0]
         used_ids.add(vocabulary.ids[match])
         tokens.append(Token(vocabulary.ids[match], vocabulary.decoded[match]))
     return tokens
@@ -418,8 +424,9 @@ def _draw_benign(
         candidates = _find_similar(vocabulary, index, excluded, drawn_after_block)
         pool = [candidate for candidate in candidates if candidate not in matches]
         seeds = [seed, vocabulary.ids[index], block]
-        chosen = np.random.default_rng(seeds).choice(len(pool), min(_BLOCK, len(pool)), replace=False)
-        matches += [pool[choice] for choice in chosen]
+        random = np.random.default_rng(seeds)
+        choices = random.choice(len(pool), min(_BLOCK, len(pool)), replace=False)  # indices in the pool
+        matches += [pool[choice] for choice in choices]
     return matches
 
 
@@ -440,8 +447,10 @@ def _find_similar(vocabulary: Vocabulary, index: int, excluded: Collection[int],
         is_other = candidate != index and vocabulary.ids[candidate] not in excluded
         if is_other and category.available:
             candidates.append(candidate)
-    category = vocabulary.categories[index]
-    same_category = [candidate for candidate in candidates if vocabulary.categories[candidate] is category]
+    wanted_category = vocabulary.categories[index]
+    same_category = [
+        candidate for candidate in candidates if vocabulary.categories[candidate] is wanted_category
+    ]
     if len(same_category) >= LEAST_BENIGN:
         candidates = same_category
 
@@ -542,7 +551,8 @@ def kind_of(token: str, decoded: str, category: str, mark: WordMark) -> Kind:
     if mark is WordMark.NONE:
         return Kind.WORD
     # "##" marks the pieces that continue a word; the other marks stand before the beginning of one.
-    continues_word = token.startswith(mark) == (mark is WordMark.CONTINUED)
+    has_mark = token.startswith(mark)
+    continues_word = has_mark if mark is WordMark.CONTINUED else not has_mark
     return Kind.SUBWORD if continues_word else Kind.WORD
 
 
@@ -591,8 +601,9 @@ def choose_joinings(
     unspelled = {}
     for index in available:
         copies_read = max(read_as_words[index], read_attached.get(index, 0))
-        if 2 * copies_read < _COPIES:
-            unspelled[vocabulary.ids[index]] = copies_read / _COPIES
+        share_read = copies_read / _COPIES
+        if share_read < 0.5:
+            unspelled[vocabulary.ids[index]] = share_read
     return replace(vocabulary, joinings=tuple(joinings), unspelled=unspelled)
 
 

@@ -15,12 +15,13 @@ def number(value: float, digits: int, unit: str = "") -> str:
 
     For the unit "%", the value is multiplied by 100. A value that rounds to 0 has no sign.
     """
-    shown = f"{100 * value if unit == '%' else value:,.{digits}f}"
-    is_zero = not shown.strip("-0.,")
+    value_in_unit = 100 * value if unit == "%" else value
+    digits_of_value = f"{value_in_unit:,.{digits}f}"
+    is_zero = not digits_of_value.strip("-0.,")
     if is_zero:
-        shown = shown.lstrip("-")
+        digits_of_value = digits_of_value.lstrip("-")
     separator = "" if unit in ("", "%", "×") else " "
-    return f"{shown}{separator}{unit}".replace("-", MINUS)
+    return f"{digits_of_value}{separator}{unit}".replace("-", MINUS)
 
 
 def interval(low: float, high: float, digits: int, unit: str = "") -> str:
@@ -29,7 +30,8 @@ def interval(low: float, high: float, digits: int, unit: str = "") -> str:
     The lower end is rounded down and the upper end up. Otherwise, an interval that begins just below a
     threshold could look as if it began at the threshold.
     """
-    last_digit = Decimal(1).scaleb(-digits - 2 if unit == "%" else -digits)  # such as 0.01
+    decimals = digits + 2 if unit == "%" else digits  # of the ends themselves, which are shares
+    last_digit = Decimal(1).scaleb(-decimals)  # such as 0.01
     # "39% to 42%", but "0.49 to 0.63 SD".
     unit_of_each = "%" if unit == "%" else ""
     ends = []
@@ -58,7 +60,8 @@ def counted(count: int, one: str, many: str | None = None) -> str:
     """
     if count == 1:
         return f"1 {one}"
-    return f"{count:,} {f'{one}s' if many is None else many}"
+    plural = f"{one}s" if many is None else many
+    return f"{count:,} {plural}"
 
 
 def listed(names: Sequence[str]) -> str:

@@ -158,17 +158,19 @@ def test_a_line_for_excel_is_no_header(write):
         assert_refused(path, "';'", column=Columns("text", delimiter=delimiter))
 
 
-def test_a_column_called_topic_is_the_source_unless_it_is_the_text(write):
+def test_a_column_called_topic_is_the_source_unless_it_is_the_text(write, tmp_path):
     (record,) = read(write("a.jsonl", '{"text": "hello", "topic": "greetings"}\n'))
     assert record.source == "greetings"
     (record,) = read(write("b.jsonl", '{"text": "hello", "topic": "greetings", "source": "web"}\n'))
     assert record.source == "web"
     (record,) = read(write("c.jsonl", '{"topic": "hello"}\n'))
     assert (record.text, record.source) == ("hello", None)
-    path = write("d.jsonl", '{"text": "hello"}\n')
-    (record,) = read(path, source_column="topic", needs_source=False)
-    assert record.source is None
-    assert_refused(path, "'topic'", source_column="topic")
+    parquet = tmp_path / "d.parquet"
+    pl.DataFrame({"text": ["hello"]}).write_parquet(parquet)
+    for path in (write("d.jsonl", '{"text": "hello"}\n'), parquet):
+        (record,) = read(path, source_column="topic", needs_source=False)
+        assert record.source is None
+        assert_refused(path, "'topic'", source_column="topic")
 
 
 def test_objects_are_documents_too():

@@ -52,21 +52,22 @@ class ColumnCleaner:
         # In a batch, the value of every column is a list. So if a column holds a text or a missing value, the
         # argument is a single row, even if other columns hold lists of texts. A single row gets one note for
         # all columns.
-        single_columns = [
+        text_columns = [
             column for column in self.columns if batch[column] is None or isinstance(batch[column], str)
         ]
-        is_row = bool(single_columns)
-        notes_of_row: defaultdict[int, list[str]] = defaultdict(list)
+        is_row = bool(text_columns)
+        notes_of_row: defaultdict[int, list[str]] = defaultdict(list)  # keyed by the row's index
         cleaned: dict[str, Any] = {}
         for column in self.columns:
-            is_single = column in single_columns
+            is_text = column in text_columns
+            values = [batch[column]] if is_text else batch[column]
             texts = []
-            for index, value in enumerate([batch[column]] if is_single else batch[column]):
+            for index, value in enumerate(values):
                 text, note = self._clean_value(value, column, index)
                 texts.append(text)
                 if note:
                     notes_of_row[0 if is_row else index].append(note)
-            cleaned[column] = texts[0] if is_single else texts
+            cleaned[column] = texts[0] if is_text else texts
         if self.note is not None:
             row_count = 1 if is_row else len(batch[self.columns[0]])
             joined_notes = ["; ".join(notes_of_row[row]) for row in range(row_count)]

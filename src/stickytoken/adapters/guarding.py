@@ -77,10 +77,9 @@ class GuardedModel(SentenceTransformer):
         modalities = self.modalities
         cleaned_inputs = []
         for value in inputs:
-            # A string may also be the path to an image, a recording or a video.
-            is_path = (
-                isinstance(value, str) and infer_modality(value, supported_modalities=modalities) != "text"
-            )
+            is_path = False  # to an image, a recording or a video, which a string may also be
+            if isinstance(value, str):
+                is_path = infer_modality(value, supported_modalities=modalities) != "text"
             cleaned_inputs.append(value if is_path else self._clean_input(value))
         return super().preprocess(cleaned_inputs, prompt=prompt, **kwargs)
 
@@ -89,8 +88,8 @@ class GuardedModel(SentenceTransformer):
         self.unguarded.save(path, *args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The class is created at run time, so pickle cannot find it by name. It makes an empty model and then
-        # sets the attributes.
+        # The class is created at run time, so pickle cannot find it by name. It calls `_make_empty` with the
+        # plain class, and then sets the attributes.
         return _make_empty, (_find_plain_class(type(self)),), vars(self).copy()
 
     def _clean_input(self, value: Any) -> Any:
@@ -99,12 +98,14 @@ class GuardedModel(SentenceTransformer):
         A message is a dictionary. Everything else, such as an image, is returned as it is.
         """
         if isinstance(value, dict):
-            return {
-                key: self._clean_input(item) if key in _TEXT_KEYS else item for key, item in value.items()
-            }
+            cleaned_message = dict(value)
+            for key in _TEXT_KEYS:
+                if key in value:
+                    cleaned_message[key] = self._clean_input(value[key])
+            return cleaned_message
         if isinstance(value, (list, tuple)):
-            items = [self._clean_input(item) for item in value]
-            return items if isinstance(value, list) else tuple(items)
+            cleaned_items = [self._clean_input(item) for item in value]
+            return cleaned_items if isinstance(value, list) else tuple(cleaned_items)
         if not isinstance(value, str):
             return value
         cleaned = self.cleaner.clean(value)

@@ -7,6 +7,7 @@ as an experiment of the model, beside the results without copies.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -60,8 +61,8 @@ class WithCopies:
     def describe(self, edited: str) -> Any:
         """Return MTEB's description of the model with copies in the texts that ``edited`` names."""
         description = self.model.mteb_model_meta
-        # MTEB makes the name of a folder from these values. The hash keeps tokens apart whose names there are
-        # equal: `<a>` and `|a|`, or, on some file systems, `A` and `a`.
+        # MTEB makes the name of a folder from these values. Brackets stay, to be read there. The hash keeps
+        # tokens apart whose names are equal: `<a>` and `|a|`, or, on some file systems, `A` and `a`.
         experiment = {
             "copied": quote(self.token, safe="[]<>|")[:_NAMED],
             "copies": self.copies,
@@ -81,6 +82,7 @@ class WithCopies:
         """
         from mteb.types import PromptType
 
+        # MTEB tells documents from queries only in tasks that have both.
         if prompt_type is None or "text" not in inputs.dataset.column_names:  # type: ignore[attr-defined]
             raise InputError(
                 f"{task_metadata.name} has no documents of text to write copies into: choose a task of "
@@ -103,11 +105,11 @@ class WithCopies:
 
         copies = [self.token] * self.copies
         documents: Any = inputs.dataset
-        texts = [
+        texts_with_copies = [
             place_as_text(copies, text, Placement.PREFIX, joining=Joining.WORDS)
             for text in documents["text"][:]
         ]
-        edited = documents.remove_columns("text").add_column("text", texts)
+        edited = documents.remove_columns("text").add_column("text", texts_with_copies)
         return DataLoader(
             edited,
             batch_size=inputs.batch_size,
@@ -168,12 +170,12 @@ class WithCopiesInAnswers:
         )
         if most_answers:
             # Search the answers alone, with copies, and replace their scores.
-            answer_ids = {document_id for ids in answers.values() for document_id in ids}
-            corpus_ids = enumerate(self._corpus["id"][:])
-            answer_rows = [row for row, document_id in corpus_ids if document_id in answer_ids]
-            answering = self._corpus.select(answer_rows)
+            all_answers = set(chain.from_iterable(answers.values()))
+            corpus_ids = self._corpus["id"][:]
+            answer_rows = [row for row, document in enumerate(corpus_ids) if document in all_answers]
+            answer_corpus = self._corpus.select(answer_rows)
             scores_with_copies = self._search(
-                self._with_copies, answering, queries, len(answering), answers, options
+                self._with_copies, answer_corpus, queries, len(answer_corpus), answers, options
             )
             for query, scores_of_query in scores.items():
                 scores_of_query.update(scores_with_copies[query])

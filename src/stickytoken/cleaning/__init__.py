@@ -173,6 +173,7 @@ class Cleaner:
         Raises:
             InputError: The value is not a cleaner.
         """
+        # A value of another type is refused by `_from_document`.
         is_unsafe = isinstance(value, Mapping) and value.get("unsafe_fixes", False)
         return cls._from_document(value, shown(value), is_unsafe)
 
@@ -257,8 +258,8 @@ class Cleaner:
         A document with such findings is set aside by ``clean --quarantine``.
         """
         for span in spans:
-            would_break = span.fix is Fix.NONE and span.is_certain
-            if self.unsafe_fixes or span.fix is Fix.SAFE or would_break:
+            only_breakage_keeps_it = span.fix is Fix.NONE and span.is_certain
+            if self.unsafe_fixes or span.fix is Fix.SAFE or only_breakage_keeps_it:
                 return True
         return False
 
@@ -284,7 +285,7 @@ def _remove_findings(text: str, spans: list[Span], finder: SpanFinder, fixes: se
         else:
             # Copies of flagged words go first: between them, ordinary words may look like suspected copies.
             flagged = [span for span in removable if span.kind is SpanKind.FLAGGED]
-            draft.remove(flagged or removable)
+            draft.remove(flagged if flagged else removable)
         spans = finder.find(draft.text)
     return Cleaned(draft.text, tuple(draft.removals), tuple(spans))
 
@@ -330,7 +331,7 @@ class _Draft:
             original_end = self._find_in_original(end - 1) + 1
             self.removals.append(Removal(original_start, original_end, span.kind, span.what))
             removed_to = end
-        self.removals = _drop_nested(self.removals)
+        self.removals = _sort_without_nested(self.removals)
         self._keep_what_is_between_removals()
 
     def _find_in_original(self, offset: int) -> int:
@@ -341,19 +342,19 @@ class _Draft:
         kept_starts = [0, *(removal.end for removal in self.removals)]
         kept_ends = [*(removal.start for removal in self.removals), len(self._original)]
         kept_parts = []
-        kept_length = 0
+        kept_length = 0  # where the next part starts in the new text
         self._part_starts = []
         self._part_shifts = []
         for start, end in zip(kept_starts, kept_ends, strict=True):
             if start < end:
                 kept_parts.append(self._original[start:end])
                 self._part_starts.append(kept_length)
-                self._part_shifts.append(start - kept_length)
+                self._part_shifts.append(start - kept_length)  # to be added to its offsets in the new text
                 kept_length += end - start
         self.text = "".join(kept_parts)
 
 
-def _drop_nested(removals: Iterable[Removal]) -> list[Removal]:
+def _sort_without_nested(removals: Iterable[Removal]) -> list[Removal]:
     """Return removals in order, without those within another, which were removed before it."""
     outermost: list[Removal] = []
     for removal in sorted(removals, key=lambda removal: (removal.start, -removal.end)):
@@ -377,11 +378,10 @@ def _extend_to_space(text: str, start: int, end: int) -> tuple[int, int]:
     invisible_start = start
     while invisible_start > 0 and text[invisible_start - 1] in _INVISIBLE:
         invisible_start -= 1
-    joins_no_words = (
-        invisible_start == 0 or end == len(text) or text[invisible_start - 1].isspace() or text[end].isspace()
-    )
     # Those behind the part always go. Those before it stay if otherwise two words would be joined.
-    if joins_no_words:
+    no_word_before = invisible_start == 0 or text[invisible_start - 1].isspace()
+    no_word_after = end == len(text) or text[end].isspace()
+    if no_word_before or no_word_after:
         start = invisible_start
     # The beginning and the end of the text count as line breaks.
     before = text[start - 1] if start else "\n"
@@ -440,14 +440,15 @@ def document_counts(
     both causes.
     """
     noun = "document" if documents == 1 else "documents"
-    counted = f"{count:,} of {documents:,} {noun}" if count else f"none of {documents:,} {noun}"
-    counts: dict[str, int] = dict(by_cause.items())
-    causes = [f"{kind.cause}: {counts[kind]:,}" for kind in SpanKind if counts.get(kind)]
-    return counted, f" ({', '.join(causes)})" if causes else ""
+    count_phrase = f"{count:,} of {documents:,} {noun}" if count else f"none of {documents:,} {noun}"
+    count_by_kind: dict[str, int] = dict(by_cause.items())  # a kind is equal to the string of its value
+    causes = [f"{kind.cause}: {count_by_kind[kind]:,}" for kind in SpanKind if count_by_kind.get(kind)]
+    cause_list = f" ({', '.join(causes)})" if causes else ""
+    return count_phrase, cause_list
 
 
 def counts_in_words(removed: Mapping[SpanKind, int], remaining: Mapping[SpanKind, int]) -> str:
-    """Return a phrase that says how many findings of each kind were removed, and how many are left."""
+    """Return how many findings of each kind were removed and are left: "4 flagged, 1 repetition left"."""
     phrases = [f"{count:,} {kind.value}" for kind, count in sorted(removed.items())]
     phrases += [f"{count:,} {kind.value} left" for kind, count in sorted(remaining.items())]
     return ", ".join(phrases)
@@ -474,4 +475,5 @@ def clean_text(cleaner: Cleaner, text: str, name: str) -> tuple[str, str]:
         raise InputError(f"the text of {name} is {shown(text)}: it must be a string")
     cleaned = cleaner.clean(text)
     removed = Counter(removal.kind for removal in cleaned.removals)
-    return cleaned.text, counts_in_words(removed, Counter(span.kind for span in cleaned.reported))
+    remaining = Counter(span.kind for span in cleaned.reported)
+    return cleaned.text, counts_in_words(removed, remaining)

@@ -49,8 +49,8 @@ class Document:
         keys = reader.keys(text)
         self.keys = self.units.keys if keys is None else keys
         self.positions: dict[str, list[int]] = defaultdict(list)
-        for index, key in enumerate(self.keys):
-            self.positions[key].append(index)
+        for position, key in enumerate(self.keys):
+            self.positions[key].append(position)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -69,9 +69,9 @@ class Document:
     @cached_property
     def separators(self) -> list[str]:
         """The gaps of all units, followed by the text after the last unit."""
-        ends = [0, *self.units.ends]
-        starts = [*self.units.starts, len(self.text)]
-        return [self.text[end:start] for end, start in zip(ends, starts, strict=True)]
+        gap_starts = [0, *self.units.ends]
+        gap_ends = [*self.units.starts, len(self.text)]
+        return [self.text[start:end] for start, end in zip(gap_starts, gap_ends, strict=True)]
 
     def joins(self, index: int) -> bool:
         """Return whether a unit and the one before it are in the same field, such as a line or a cell."""
@@ -87,12 +87,12 @@ class Document:
 
     def is_attached(self, chain: range) -> bool:
         """Return whether punctuation alone joins units to another word, as in "0.6" or "ship's"."""
-        gaps = []
+        outer_gaps = []
         if chain.start > 0:
-            gaps.append(self.gap(chain.start))
+            outer_gaps.append(self.gap(chain.start))
         if chain.stop < len(self):
-            gaps.append(self.gap(chain.stop))
-        return any(gap and not any(map(str.isspace, gap)) for gap in gaps)
+            outer_gaps.append(self.gap(chain.stop))
+        return any(gap and not any(map(str.isspace, gap)) for gap in outer_gaps)
 
     def chains(self, indices: Sequence[int]) -> Iterator[range]:
         """Divide units into groups that follow each other in the same field, and yield each as a range.
@@ -109,9 +109,10 @@ class Document:
 
     @cached_property
     def chance_of_equality(self) -> float:
-        """The probability that two units drawn at random are equal."""
+        """The probability that two units drawn at random, with replacement, are equal."""
         equal_pairs = sum(len(positions_of_word) ** 2 for positions_of_word in self.positions.values())
-        return equal_pairs / max(1, len(self)) ** 2
+        all_pairs = max(1, len(self)) ** 2
+        return equal_pairs / all_pairs
 
     def neighbour_statistics(self, positions: Sequence[int]) -> NeighbourStatistics:
         """Return statistics of the words next to copies, by which inserted ones are told from ordinary ones.
@@ -139,8 +140,9 @@ class Document:
         for side in (before, after):
             # n copies with the same neighbour form n (n - 1) / 2 pairs.
             matching_pairs += sum(count * (count - 1) / 2 for count in side.values())
-            neighbours = side.total()
-            expected_pairs += neighbours * (neighbours - 1) / 2 * self.chance_of_equality
+            neighbour_count = side.total()
+            pairs_of_neighbours = neighbour_count * (neighbour_count - 1) / 2
+            expected_pairs += pairs_of_neighbours * self.chance_of_equality
         distinct_share = (len(before) + len(after)) / max(1, before.total() + after.total())
         return NeighbourStatistics(matching_pairs, expected_pairs, distinct_share)
 
@@ -171,8 +173,10 @@ class Document:
 
     @cached_property
     def _is_single_spaced(self) -> list[bool]:
+        """Whether each unit has exactly one space, or an end of the text, on both sides."""
         # Most separators of a text are equal, so each distinct separator is examined only once.
         distinct = set(self.separators)
+        # The slices have the character beside the space; they are empty if there is none.
         ends_in_one_space = {text for text in distinct if text.endswith(" ") and not text[-2:-1].isspace()}
         begins_in_one_space = {text for text in distinct if text.startswith(" ") and not text[1:2].isspace()}
         # There is one more separator than there are units: separator i is before unit i, and separator i + 1
@@ -221,7 +225,9 @@ def find_stretches(document: Document, fewest: int) -> list[Stretch]:
         # Examine each group of ``fewest`` successive copies of the word. Example: the copies of "buy" in "buy
         # now buy now buy now buy now" have the positions 0, 2, 4 and 6. So four copies take 3 steps over a
         # distance of 6, which makes a period of 2.
-        for first, last in zip(positions, positions[steps:], strict=False):
+        first_positions = positions[:-steps]
+        last_positions = positions[steps:]
+        for first, last in zip(first_positions, last_positions, strict=True):
             distance = last - first
             is_within_stretch = taken[first] and taken[last]
             if is_within_stretch or distance > steps * _LONGEST_PERIOD:
@@ -230,13 +236,16 @@ def find_stretches(document: Document, fewest: int) -> list[Stretch]:
             has_even_steps = remainder == 0
             # A phrase is repeated if each unit equals the unit one period later.
             is_repeated = has_even_steps and keys[first : last - period] == keys[first + period : last]
-            if not is_repeated:
+            is_in_one_field = is_repeated and all(map(document.joins, range(first + 1, last + 1)))
+            if not is_in_one_field:
                 continue
-            if all(document.joins(index) for index in range(first + 1, last + 1)):
-                stretch = _extend(document, first, last, period)
-                if stretch.end - stretch.first >= fewest * period:
-                    stretches.append(stretch)
-                    taken[stretch.first : stretch.end] = b"\1" * (stretch.end - stretch.first)
+            stretch = _extend(document, first, last, period)
+            unit_count = stretch.end - stretch.first
+            # The last copy of the word need not be followed by the rest of its phrase.
+            has_whole_phrases = unit_count >= fewest * period
+            if has_whole_phrases:
+                stretches.append(stretch)
+                taken[stretch.first : stretch.end] = b"\1" * unit_count
     disjoint: list[Stretch] = []
     for stretch in sorted(stretches, key=lambda stretch: (stretch.first, -stretch.end)):
         if not disjoint or stretch.first >= disjoint[-1].end:
@@ -400,7 +409,8 @@ def find_planted_copies(
     for stretch in repetitions:
         in_repetitions.update(range(stretch.first, stretch.end))
     for key, all_positions in document.positions.items():
-        if len(all_positions) < FEWEST_COPIES or len(key) == 1 or key[0].isdigit():
+        is_symbol_or_number = len(key) == 1 or key[0].isdigit()
+        if len(all_positions) < FEWEST_COPIES or is_symbol_or_number:
             continue
         if is_common(key) or key in unsuspected:
             continue
@@ -408,10 +418,10 @@ def find_planted_copies(
         # The entries of a list may begin with the same word.
         if len(free_positions) < FEWEST_COPIES or document.are_on_consecutive_lines(free_positions):
             continue
-        may_be_regular = len(free_positions) >= _REGULAR_COPIES
-        if _seem_planted_by_number(document, free_positions) or (
-            may_be_regular and _seem_planted_by_spacing(document, free_positions)
-        ):
+        seem_planted = _seem_planted_by_number(document, free_positions)
+        if not seem_planted and len(free_positions) >= _REGULAR_COPIES:
+            seem_planted = _seem_planted_by_spacing(document, free_positions)
+        if seem_planted:
             copies.update(free_positions)
             continue
         for group in _find_close_groups(free_positions, 1 + _BETWEEN_COPIES, _REGULAR_CLOSE_COPIES):

@@ -86,7 +86,8 @@ def _decode_entity(entity: re.Match[str]) -> str:
     character = html.unescape(entity[0])
     if len(character) != 1:  # not an entity of HTML, or one of several characters
         return entity[0]
-    # Fill up to the length of the entity, so that the offsets of the text stay the same.
+    # Fill up to the length of the entity, so that the offsets of the text stay the same. The filler of a
+    # letter belongs to the same word; that of another character keeps edits from covering the entity.
     filler = PAD if character.isalnum() else UNTOUCHABLE
     return character + filler * (len(entity[0]) - 1)
 
@@ -134,15 +135,17 @@ def is_in_row(text: str, start: int, end: int) -> bool:
     if not delimiters or line is None:
         return False
     line_start, line_end = line
+    # Just outside the line breaks of the line are the end of the line before and the start of the one after.
     line_before = _find_line(text, line_start - 1, line_start - 1) if line_start > 0 else None
     line_after = _find_line(text, line_end + 1, line_end + 1) if line_end < len(text) else None
     neighbours = [text[first:last] for first, last in filter(None, (line_before, line_after))]
+    line_text = text[line_start:line_end]
     for delimiter in delimiters:
         pattern = _DELIMITERS[delimiter]
-        count = len(pattern.findall(text[line_start:line_end]))
+        count = len(pattern.findall(line_text))
         is_table = any(len(pattern.findall(neighbour)) == count for neighbour in neighbours)
         # A row of LaTeX is known by its end, also without such a neighbour.
-        if delimiter == "&" and _END_OF_LATEX_ROW.search(text[line_start:line_end]):
+        if delimiter == "&" and _END_OF_LATEX_ROW.search(line_text):
             is_table = True
         if count >= _FEWEST_DELIMITERS and is_table:
             return True
@@ -193,7 +196,7 @@ def cuts_cluster(text: str, offset: int) -> bool:
         return False
     import regex  # imported only when needed, because the import takes longer than loading a cleaner
 
-    first = max(0, offset - _CLUSTER_WITHIN)
-    window = text[first : offset + _CLUSTER_WITHIN]
-    cluster_starts = (match.start() for match in regex.finditer(r"\X", window))  # \X matches a cluster
-    return offset - first not in cluster_starts
+    window_start = max(0, offset - _CLUSTER_WITHIN)
+    window = text[window_start : offset + _CLUSTER_WITHIN]
+    cluster_starts = [match.start() for match in regex.finditer(r"\X", window)]  # \X matches a cluster
+    return offset - window_start not in cluster_starts

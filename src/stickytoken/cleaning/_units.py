@@ -101,6 +101,7 @@ class UnitReader:
         self._key_function = key_function(normalizer)
         self._folds_case = self.key_of("A") == self.key_of("a")
         texts = [text.strip() for text in flagged]
+        # Of texts with equal keys, a dictionary keeps the last, which is the first of `texts`.
         self.flagged = {self.key_of(text): text for text in reversed(texts) if self.key_of(text)}
         flagged_words = {key for key in self.flagged if key.isalnum()}
         # Copies that are written without spaces, of a flagged word or of any other text.
@@ -149,12 +150,13 @@ class UnitReader:
         key_or_parts = self._key_or_parts
         keys: list[str] = []
         for word in words:
-            key = key_or_parts.get(word)
-            if key is None:
-                key = key_or_parts[word] = self._divide(word)
-            if not isinstance(key, str):
+            divided = key_or_parts.get(word)
+            if divided is None:
+                divided = self._divide(word)
+                key_or_parts[word] = divided
+            if not isinstance(divided, str):
                 return None
-            keys.append(key)
+            keys.append(divided)
         return keys
 
     def read(self, text: str) -> Units:
@@ -165,10 +167,11 @@ class UnitReader:
             start, end = match.span()
             divided = self._key_or_parts.get(word)
             if divided is None:
-                divided = self._key_or_parts[word] = self._divide(word)
-            # A key means that the word is one unit.
-            parts = (Part(divided, 0, end - start),) if isinstance(divided, str) else divided
-            for part in parts:
+                divided = self._divide(word)
+                self._key_or_parts[word] = divided
+            if isinstance(divided, str):  # the key of a word that is one unit
+                divided = (Part(divided, 0, end - start),)
+            for part in divided:
                 units.keys.append(part.key)
                 units.starts.append(start + part.start)
                 units.ends.append(start + part.end)
@@ -190,24 +193,28 @@ class UnitReader:
         repeated_characters = len(key) - len(set(key))
         if repeated_characters < FEWEST_GLUED - 1 or key in self.flagged:
             return key
-        repeats = [match for match in self._glued_copies.finditer(key) if self._is_repeat(match)]
-        positions = self._find_positions_in_word(word, key) if repeats else None
+        rows_of_copies = [match for match in self._glued_copies.finditer(key) if self._repeats_a_word(match)]
+        positions = self._find_positions_in_word(word, key) if rows_of_copies else None
         if positions is None:
             return key
         bounds = {0, len(key)}  # where the units begin and end, in the key
-        for repeat in repeats:
-            root = re.escape(repeat["other"] or repeat["flagged"])  # the text of one copy
-            bounds.update(repeat.start() + copy.start() for copy in re.finditer(root, repeat[0]))
-            bounds.add(repeat.end())
-        cuts = sorted(bounds)
-        return tuple(Part(key[start:end], positions[start], positions[end]) for start, end in pairwise(cuts))
+        for copies in rows_of_copies:
+            one_copy = re.escape(copies["other"] or copies["flagged"])
+            bounds.update(copies.start() + copy.start() for copy in re.finditer(one_copy, copies[0]))
+            bounds.add(copies.end())
+        parts = []
+        for start, end in pairwise(sorted(bounds)):
+            parts.append(Part(key[start:end], positions[start], positions[end]))
+        return tuple(parts)
 
-    def _is_repeat(self, match: re.Match[str]) -> bool:
-        root = match["other"]
-        if root is None:  # copies of a flagged word
+    def _repeats_a_word(self, copies: re.Match[str]) -> bool:
+        other_text = copies["other"]
+        if other_text is None:  # copies of a flagged word
             return True
         # Numbers, rows of one letter and DNA sequences repeat naturally.
-        return root.isalpha() and len(set(root)) > 1 and not _BASES.issuperset(root.casefold())
+        is_one_letter = len(set(other_text)) == 1
+        is_dna = _BASES.issuperset(other_text.casefold())
+        return other_text.isalpha() and not is_one_letter and not is_dna
 
     def _find_positions_in_word(self, word: str, key: str) -> Sequence[int] | None:
         """Return the position in the word of each character of its key, and where the word ends.
@@ -215,15 +222,17 @@ class UnitReader:
         None if the normaliser doesn't treat one character after the other, so that there are no such
         positions.
         """
-        if len(key) == len(word):
+        if len(key) == len(word):  # each character became one, in the same place
             return range(len(word) + 1)
         positions = []
-        normalised = ""
+        normalised_by_character = ""
         for index, character in enumerate(word):
             normalised_character = self.key_of(character)
-            normalised += normalised_character
+            normalised_by_character += normalised_character
             positions += [index] * len(normalised_character)
-        return [*positions, len(word)] if normalised == key else None
+        if normalised_by_character != key:
+            return None
+        return [*positions, len(word)]
 
 
 def _match_copies(name: str, root: str) -> str:

@@ -32,23 +32,25 @@ def excerpt(text: str, ranges: Iterable[tuple[int, int]], start: int, end: int) 
         end: Where the excerpt ends (exclusive).
     """
     end = min(end, len(text))
-    shown_ranges = [(first, min(last, end)) for first, last in ranges if first < end]
+    shown_ranges = [(mark_start, min(mark_end, end)) for mark_start, mark_end in ranges if mark_start < end]
     # Leave out incomplete words only before the first marked range and after the last one.
-    first_marked = shown_ranges[0][0] if shown_ranges else end
-    last_marked = shown_ranges[-1][1] if shown_ranges else start
-    start = _start_at_word(text, start, first_marked)
-    end = _end_at_word(text, last_marked, end)
-    pieces = [Piece(ELLIPSIS, False)] if start else []
+    first_mark_start = shown_ranges[0][0] if shown_ranges else end
+    last_mark_end = shown_ranges[-1][1] if shown_ranges else start
+    start = _start_at_word(text, start, first_mark_start)
+    end = _end_at_word(text, last_mark_end, end)
+    pieces = []
+    if start > 0:
+        pieces.append(Piece(ELLIPSIS, is_marked=False))
     written_to = start
-    for first, last in shown_ranges:
-        if first > written_to:
-            pieces.append(Piece(text[written_to:first], False))
-        pieces.append(Piece(text[first:last], True))
-        written_to = last
+    for mark_start, mark_end in shown_ranges:
+        if mark_start > written_to:
+            pieces.append(Piece(text[written_to:mark_start], is_marked=False))
+        pieces.append(Piece(text[mark_start:mark_end], is_marked=True))
+        written_to = mark_end
     if written_to < end:
-        pieces.append(Piece(text[written_to:end], False))
+        pieces.append(Piece(text[written_to:end], is_marked=False))
     if end < len(text):
-        pieces.append(Piece(ELLIPSIS, False))
+        pieces.append(Piece(ELLIPSIS, is_marked=False))
     return pieces
 
 
@@ -101,11 +103,14 @@ def word_diff(text: str, removals: Sequence[Removal]) -> list[str]:
         text: The original text.
         removals: What `Cleaner.clean` removed from it.
     """
-    groups = _group(removals)
+    groups = _group_by_line(removals)
+    # Where the groups end and begin, with the beginning and the end of the text around them.
+    group_ends = [0, *(group[-1].end for group in groups)]
+    group_starts = [*(group[0].start for group in groups), len(text)]
     lines = []
     for number, group in enumerate(groups):
-        previous_end = groups[number - 1][-1].end if number > 0 else 0
-        next_start = groups[number + 1][0].start if number + 1 < len(groups) else len(text)
+        previous_end = group_ends[number]
+        next_start = group_starts[number + 1]
         start = max(previous_end, group[0].start - _CONTEXT)
         end = min(next_start, group[-1].end + _CONTEXT)
         ranges = [(removal.start, removal.end) for removal in group]
@@ -113,7 +118,7 @@ def word_diff(text: str, removals: Sequence[Removal]) -> list[str]:
     return lines
 
 
-def _group(removals: Sequence[Removal]) -> list[list[Removal]]:
+def _group_by_line(removals: Sequence[Removal]) -> list[list[Removal]]:
     """Group successive removals that share a line, because they have the same cause and are close."""
     groups: list[list[Removal]] = []
     for removal in removals:
@@ -127,9 +132,9 @@ def _group(removals: Sequence[Removal]) -> list[list[Removal]]:
     return groups
 
 
-def _show_removed(text: str, removed: Sequence[tuple[int, int]], start: int, end: int) -> str:
+def _show_removed(text: str, removed_ranges: Sequence[tuple[int, int]], start: int, end: int) -> str:
     line = ""
-    for piece in excerpt(text, removed, start, end):
+    for piece in excerpt(text, removed_ranges, start, end):
         piece_text = _BLANKS.sub(" ", piece.text)
         line += _bracket_removed(piece_text) if piece.is_marked else piece_text
     return _BLANKS.sub(" ", line).strip(" ")
@@ -137,14 +142,15 @@ def _show_removed(text: str, removed: Sequence[tuple[int, int]], start: int, end
 
 def _bracket_removed(text: str) -> str:
     """Return removed text in brackets, without its middle if it is long; outer spaces stay outside."""
-    words = text.strip(" ")
-    if not words:
+    stripped = text.strip(" ")
+    if not stripped:
         return f"[-{text}-]" if text else ""
-    before, after = text.split(words, maxsplit=1)
-    if len(words) > _LONGEST_REMOVED:
-        hidden = len(words) - _SHOWN_AT_START - _SHOWN_AT_END
-        words = (
-            f"{words[:_SHOWN_AT_START]}{ELLIPSIS} {hidden:,} more characters {ELLIPSIS}"
-            f"{words[-_SHOWN_AT_END:]}"
+    spaces_before, spaces_after = text.split(stripped, maxsplit=1)
+    shown = stripped
+    if len(stripped) > _LONGEST_REMOVED:
+        hidden_count = len(stripped) - _SHOWN_AT_START - _SHOWN_AT_END
+        shown = (
+            f"{stripped[:_SHOWN_AT_START]}{ELLIPSIS} {hidden_count:,} more characters {ELLIPSIS}"
+            f"{stripped[-_SHOWN_AT_END:]}"
         )
-    return f"{before}[-{words}-]{after}"
+    return f"{spaces_before}[-{shown}-]{spaces_after}"

@@ -82,8 +82,9 @@ class CleaningTotals:
 
     def headline(self) -> str:
         """Return one line that says how many documents were changed or set aside, and why."""
-        number = self.changed + self.set_aside  # one of them is 0: --quarantine changes no document
-        count_in_words, causes = document_counts(number, self.documents, self.changed_by_cause)
+        # One of the two is 0, because --quarantine changes no document.
+        affected = self.changed + self.set_aside
+        count_in_words, causes = document_counts(affected, self.documents, self.changed_by_cause)
         return f"{count_in_words} {'set aside' if self.set_aside else 'changed'}{causes}"
 
     def remarks(self) -> list[str]:
@@ -197,29 +198,31 @@ def clean_document(cleaner: Cleaner, document: Document) -> tuple[Cleaned, list[
     """
     cleaned = cleaner.clean(document.text)
     removals = tuple(removal for removal in cleaned.removals if _is_in_part(document, removal))
-    cuts_by_part = [_find_cuts(document, number, removals) for number in range(len(document.parts))]
+    cuts_by_part = [_find_cuts(document, part, removals) for part in range(len(document.parts))]
     return replace(cleaned, removals=removals), cuts_by_part
 
 
 def _is_in_part(document: Document, finding: Span | Removal) -> bool:
-    return any(_find_cuts(document, number, [finding]) for number in range(len(document.parts)))
+    return any(_find_cuts(document, part, [finding]) for part in range(len(document.parts)))
 
 
-def _find_cuts(document: Document, number: int, findings: Sequence[Span | Removal]) -> Cuts:
+def _find_cuts(document: Document, part: int, findings: Sequence[Span | Removal]) -> Cuts:
     """Return which ranges of a part of a document lie in findings of its text, by offsets of the part.
 
-    The part begins at several offsets of the text if a template names its column several times.
+    ``part`` is the index of the part. It begins at several offsets of the text if a template names its column
+    several times.
     """
-    length = len(document.parts[number])
+    part_length = len(document.parts[part])
     ranges = []
-    for part_start in document.starts[number]:
+    for part_start in document.starts[part]:
         for finding in findings:
             start = max(finding.start - part_start, 0)
-            end = min(finding.end - part_start, length)
+            end = min(finding.end - part_start, part_length)
             if start < end:
                 ranges.append((start, end))
     cuts: list[tuple[int, int]] = []
-    for start, end in sorted(ranges):  # join those that overlap, as from two places of the part
+    for start, end in sorted(ranges):
+        # Findings in two places of a part may overlap in it, and are joined.
         if cuts and start < cuts[-1][1]:
             cuts[-1] = (cuts[-1][0], max(end, cuts[-1][1]))
         else:
@@ -233,13 +236,17 @@ def _count_document(
     """Add a document to the totals, by what was removed from it and what was left."""
     fixes = {span.fix for span in cleaned.reported}
     totals.left_by_cause.update({span.kind for span in cleaned.reported})
-    totals.unsafe += Fix.UNSAFE in fixes
-    totals.unfixable += any(span.fix is Fix.NONE and span.is_certain for span in cleaned.reported)
+    if Fix.UNSAFE in fixes:
+        totals.unsafe += 1
+    if any(span.fix is Fix.NONE and span.is_certain for span in cleaned.reported):
+        totals.unfixable += 1
     if not cleaned.removals:
         return
     totals.changed += 1
     cleaned_parts = map(cut, document.parts, cuts_by_part)
-    totals.emptied += not any(map(str.strip, cleaned_parts))
+    has_text_left = any(map(str.strip, cleaned_parts))
+    if not has_text_left:
+        totals.emptied += 1
     totals.changed_by_cause.update({removal.kind for removal in cleaned.removals})
     repetition = _find_first_repetition(cleaned)
     if repetition is not None:

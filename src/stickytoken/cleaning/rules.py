@@ -126,7 +126,7 @@ class CleaningRules:
                 "RUN --rules-out FILE`"
             )
         arguments = {name: value[name] for name in field_names if name in value}
-        if arguments.get("normalizer") is not None:
+        if arguments.get("normalizer") is not None:  # an object here, and its JSON text in the rules
             arguments["normalizer"] = json.dumps(arguments["normalizer"])
         return cls(**arguments)
 
@@ -234,10 +234,10 @@ def rules_of_run(run: Run) -> CleaningRules:
 
     texts_of_special = [str(text).strip() for text in run.vocabulary.filter("special")["decoded"]]
     specials = [text for text in texts_of_special if len(text) >= _SHORTEST_SPECIAL]
-    sticky = run.tokens.filter(pl.col("verdict") == "sticky")["decoded"]
-    texts = [str(text).strip() for text in sticky]
+    texts_of_sticky = run.tokens.filter(pl.col("verdict") == "sticky")["decoded"]
+    words = [str(text).strip() for text in texts_of_sticky]
     return CleaningRules(
-        words=tuple(dict.fromkeys(filter(None, texts))),
+        words=tuple(dict.fromkeys(word for word in words if word)),  # a token may be nothing but a space
         specials=tuple(dict.fromkeys([*specials, *WELL_KNOWN_SPECIALS])),
         normalizer=run.normalizer,
     )

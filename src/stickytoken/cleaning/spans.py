@@ -142,8 +142,9 @@ class SpanFinder:
     """Searches texts for the words, special tokens and repetitions that the rules describe."""
 
     def __init__(self, rules: CleaningRules) -> None:
-        self._known_digests = frozenset(rules.known)
+        self._known_digests = frozenset(rules.known)  # of texts that have no finding
         allowed = frozenset(text.strip() for text in rules.allowed)
+        # Special tokens are found by their texts, and all other words by their keys.
         specials = {text.strip() for text in rules.specials} - allowed
         self._flagged_specials = specials.intersection(word.strip() for word in rules.words)
         words = [word for word in rules.words if word.strip() not in allowed | specials]
@@ -151,6 +152,7 @@ class SpanFinder:
         # Words are compared by their keys, which other spellings of a word share. So an allowed word allows
         # its other spellings too.
         self._allowed_keys = frozenset(map(self._reader.key_of, allowed))
+        # The flagged words, keyed by their keys.
         self._flagged = {
             key: word for key, word in self._reader.flagged.items() if key not in self._allowed_keys
         }
@@ -165,14 +167,14 @@ class SpanFinder:
             return []
         view = _markup.view_of(text)  # the text with placeholders for markup, and where the markup is
         spans = list(self._find_specials(text, view.protected))
-        if "&" in text:
+        if "&" in text:  # there may be entities, such as "&lt;"
             spans = _drop_overlaps([*spans, *self._find_specials_as_entities(text, view.text)])
-        flagged_copies = sum(span.what in self._flagged_specials for span in spans)
-        if flagged_copies >= _copies.FEWEST_COPIES:
-            spans = [
-                replace(span, kind=SpanKind.FLAGGED) if span.what in self._flagged_specials else span
-                for span in spans
-            ]
+        # A few flagged special tokens are findings like any others; from four on, they are sticky copies.
+        flagged_count = sum(span.what in self._flagged_specials for span in spans)
+        if flagged_count >= _copies.FEWEST_COPIES:
+            for position, span in enumerate(spans):
+                if span.what in self._flagged_specials:
+                    spans[position] = replace(span, kind=SpanKind.FLAGGED)
         # Special tokens are findings of their own, so the search for words sees placeholders in their place.
         searched_pieces = []
         copied_to = 0
@@ -296,7 +298,7 @@ class SpanFinder:
         scattered over the text.
         """
         units = document.units
-        gaps = [document.gap(index) for index in chain[1:]]  # the text between two neighbours
+        gaps = [document.gap(index) for index in chain[1:]]  # before each unit but the first
         start = units.starts[chain.start]
         end = units.ends[chain.stop - 1]
         # What may be data is left: values in a list, a table or a line of their own, or part of another word.
@@ -333,10 +335,7 @@ class SpanFinder:
         words_around = {*words, *document.keys[max(0, stretch.first - 1) : stretch.end + 1]}
         if len(words_around) > 1 and all(len(word) <= 2 and word.isascii() for word in words_around):
             return False
-        # Tables and formulas naturally repeat numbers, single letters, such as "x" or "xx", and placeholders
-        # such as "nan".
-        real_words = [word for word in words if word.casefold() not in _PLACEHOLDERS]
-        if all(word[0].isdigit() or (word.isascii() and len(set(word)) == 1) for word in real_words):
+        if all(map(_is_value, words)):  # tables and formulas naturally repeat them
             return False
         gaps = [document.gap(index) for index in range(stretch.first + 1, stretch.end)]
         is_hyphenated = stretch.period > 1 and set(gaps) == {"-"}  # as in "dict-of-dict-of-dict-of-dict"
@@ -347,6 +346,12 @@ class SpanFinder:
         end = document.units.ends[stretch.end - 1]
         in_table = _markup.is_in_row(document.text, start, end)
         return not (is_compound or in_table or _markup.is_in_brackets(document.text, start))
+
+
+def _is_value(word: str) -> bool:
+    """Return whether a word is a number, a single letter, such as "x" or "xx", or a placeholder."""
+    is_single_letter = word.isascii() and len(set(word)) == 1
+    return word[0].isdigit() or is_single_letter or word.casefold() in _PLACEHOLDERS
 
 
 # Words that represent values in tables and code.
@@ -411,7 +416,7 @@ def _divide_chain(document: _copies.Document, chain: range, gaps: Sequence[str])
             start, end = _extend_to_outer_marks(document, chain, marks)
             return [_Piece(chain.start, chain.stop - 1, start, end)]
     pieces = []
-    first = chain.start
+    first = chain.start  # unit with which the piece begins
     for index, has_marks_before in zip(chain[1:], has_marks, strict=True):
         if has_marks_before:
             pieces.append(_Piece(first, index - 1, units.starts[first], units.ends[index - 1]))
@@ -440,9 +445,10 @@ def _extend_to_outer_marks(
     # A mark between spaces goes too, but not if a word follows at once, as in "able - able -5".
     if not first_mark.before and not first_mark.after:
         mark_apart = f" {first_mark.apart}"
-        following = text[end + len(mark_apart) :][:1]
-        if text.startswith(mark_apart, end) and not following.strip():
-            end += len(mark_apart)
+        end_with_mark = end + len(mark_apart)
+        next_character = text[end_with_mark : end_with_mark + 1]  # empty at the end of the text
+        if text.startswith(mark_apart, end) and not next_character.strip():
+            end = end_with_mark
     return start, end
 
 
@@ -457,7 +463,7 @@ def _make_repetition_span(text: str, document: _copies.Document, stretch: _copie
     """
     units = document.units
     period = stretch.period  # number of units in a copy
-    whole_copies = (stretch.end - stretch.first) // period
+    whole_copies = (stretch.end - stretch.first) // period  # the last copy may be incomplete
     gaps = [document.gap(index) for index in range(stretch.first + 1, stretch.end)]
     # A gap and the one that is a period later stand at the same place of two copies.
     is_regular = all(
@@ -473,7 +479,7 @@ def _make_repetition_span(text: str, document: _copies.Document, stretch: _copie
         end += len(marks.before)
     if marks.after and document.text.endswith(marks.after, 0, start):
         start -= len(marks.after)
-    elif marks.after:
+    elif marks.after:  # the first copy lacks what the others have before them
         is_regular = False
     is_untouchable = any(_markup.UNTOUCHABLE in gap or _markup.SPECIAL in gap for gap in gaps)
     has_entity = any(document.has_entity(index) for index in range(stretch.first, stretch.end))
@@ -495,11 +501,11 @@ def _drop_overlaps(spans: Sequence[Span]) -> list[Span]:
     spans that begin together, the longest.
     """
     disjoint: list[Span] = []
-    rank = {kind: number for number, kind in enumerate(SpanKind)}
+    precedence = {kind: rank for rank, kind in enumerate(SpanKind)}  # the lower, the higher it stands
     for span in sorted(spans, key=lambda span: (span.start, -span.end)):
         # Only the last span can overlap this one, because the spans before it end where it begins or earlier.
         if not disjoint or span.start >= disjoint[-1].end:
             disjoint.append(span)
-        elif rank[span.kind] < rank[disjoint[-1].kind]:
+        elif precedence[span.kind] < precedence[disjoint[-1].kind]:
             disjoint[-1] = span
     return disjoint

@@ -128,7 +128,7 @@ class Sentences:
 def _hash_texts(texts: Iterable[str]) -> str:
     sha256 = hashlib.sha256()
     for text in texts:
-        encoded = text.encode("utf-8", "surrogatepass")
+        encoded = text.encode("utf-8", "surrogatepass")  # a list of Python texts may have lone surrogates
         # The length of each text is hashed too, so that ("ab", "c") and ("a", "bc") differ.
         sha256.update(len(encoded).to_bytes(8, "big") + encoded)
     return sha256.hexdigest()
@@ -158,18 +158,21 @@ def load_sentences(
         ('the river', 'a boat')
     """
     columns = NamedColumns(column, sentence_pairs=True)
-    # First what has no columns: a list, loaded sentences, or the package's own corpus.
-    if not isinstance(source, (str, Path)) or str(source) == "bundled":
-        if columns.text != Columns():
-            chosen = " ".join(columns.text.as_options())
-            raise InputError(
-                f"a column is chosen ({chosen}), but only files and Hub datasets have columns: leave it out, "
-                "or pass a file of sentences (--sentences)"
-            )
-        if isinstance(source, Sentences):
-            return source
-        if source is None or isinstance(source, (str, Path)):
-            return bundled_sentences()
+    is_named = isinstance(source, (str, Path))  # otherwise it is the sentences themselves, or None
+    is_bundled = source is None or (is_named and str(source) == "bundled")
+    has_columns = is_named and not is_bundled
+    user_chose_columns = columns.text != Columns()
+    if user_chose_columns and not has_columns:
+        chosen = " ".join(columns.text.as_options())
+        raise InputError(
+            f"a column is chosen ({chosen}), but only files and Hub datasets have columns: leave it out, "
+            "or pass a file of sentences (--sentences)"
+        )
+    if isinstance(source, Sentences):
+        return source
+    if is_bundled:
+        return bundled_sentences()
+    if not isinstance(source, (str, Path)):
         return _collect_values(source)
     name = str(source)
     if name == "paper":
@@ -187,7 +190,7 @@ def load_sentences(
 
 def _read_sentences(sources: Iterable[str | Path], columns: NamedColumns, name: str) -> Sentences:
     """Return the sentences of files or Hub datasets. Records without readable text count as blank."""
-    texts: list[str | None] = []
+    texts: list[str | None] = []  # None for a record without readable text
     skipped: list[Skipped] = []
     meter = Meter()
     user_named_columns = bool(columns.text.names)
@@ -206,12 +209,12 @@ def _read_sentences(sources: Iterable[str | Path], columns: NamedColumns, name: 
                 first_texts.append(record.text)
         texts += [*first_texts, *second_texts]
     if skipped:
-        first = f"{skipped[0].place}: {skipped[0].reason}"
+        first_problem = f"{skipped[0].place}: {skipped[0].reason}"
         if len(skipped) == len(texts):
-            raise InputError(f"{name} has no readable text; {first}")
+            raise InputError(f"{name} has no readable text; {first_problem}")
         records = counted(len(skipped), "record")
-        message = f"{name}: left out {records} without readable text, the first of them {first}"
-        warnings.warn(message, StickyTokenWarning, stacklevel=3)
+        message = f"{name}: left out {records} without readable text, the first of them {first_problem}"
+        warnings.warn(message, StickyTokenWarning, stacklevel=3)  # at the call of `load_sentences`
     return replace(collect_sentences(texts, name), reading=meter.summary(), columns=columns.text)
 
 
@@ -225,7 +228,7 @@ def _collect_values(values: object) -> Sentences:
     texts: list[str | None] = []
     for number, value in enumerate(list_of("sentences", "sentences", values), start=1):
         if isinstance(value, str):
-            texts.append(str(value))
+            texts.append(str(value))  # a text of NumPy becomes a plain one
         elif _is_missing(value):
             texts.append(None)
         else:
@@ -248,7 +251,7 @@ def collect_sentences(
     Raises:
         InputError: No sentence is left, or all of them are numbers.
     """
-    first_seen: dict[str, int] = {}  # each sentence, with the position at which it occurs first
+    first_position_of: dict[str, int] = {}  # where each sentence occurs first in `texts`
     blank = duplicates = too_long = 0
     for position, text in enumerate(texts):
         stripped = (text or "").strip()
@@ -256,21 +259,26 @@ def collect_sentences(
             blank += 1
         elif len(stripped) > LONGEST_SENTENCE:
             too_long += 1
-        elif first_seen.setdefault(stripped, position) != position:
+        elif stripped in first_position_of:
             duplicates += 1
+        else:
+            first_position_of[stripped] = position
+    distinct_sentences = tuple(first_position_of)
     limit = f"longer than {LONGEST_SENTENCE:,} characters"
-    if not first_seen:
-        reason = f"{too_long} of its lines are {limit}, the others" if too_long else "every line is"
-        raise InputError(f"{source} has no sentences: {reason} blank. Pass one sentence per line")
-    if all(map(is_number, first_seen)):
-        raise InputError(f"{source} has only numbers, such as {next(iter(first_seen))}: pass sentences")
+    if not distinct_sentences:
+        problem = "every line is blank"
+        if too_long:
+            problem = f"{too_long} of its lines are {limit}, the others blank"
+        raise InputError(f"{source} has no sentences: {problem}. Pass one sentence per line")
+    if all(map(is_number, distinct_sentences)):
+        raise InputError(f"{source} has only numbers, such as {distinct_sentences[0]}: pass sentences")
     if too_long:
         noun = "sentence" if too_long == 1 else "sentences"
         warnings.warn(f"{source}: left out {too_long} {noun} {limit}", StickyTokenWarning, stacklevel=2)
     distinct_topics = None
     if topics is not None:
-        distinct_topics = tuple(topics[position] for position in first_seen.values())
-    return Sentences(tuple(first_seen), source, distinct_topics, blank, duplicates, too_long)
+        distinct_topics = tuple(topics[position] for position in first_position_of.values())
+    return Sentences(distinct_sentences, source, distinct_topics, blank, duplicates, too_long)
 
 
 def bundled_frame() -> pl.DataFrame:
@@ -341,6 +349,7 @@ def open_ended(text: str) -> str:
     independent of whether the sentences of a corpus end in punctuation.
     """
     shortened = text.rstrip()
+    # The Unicode categories of punctuation begin with P.
     while shortened and unicodedata.category(shortened[-1]).startswith("P"):
         shortened = shortened[:-1].rstrip()
     # A text of nothing but punctuation stays.
@@ -436,7 +445,8 @@ def pairs_from_file(path: Path) -> list[SentencePair]:
         >>> pairs_from_file(Path("pairs.csv"))
         [SentencePair(sentence1='a river', sentence2='a stream', similarity=0.8)]
     """
-    if format_of(path)[0] not in TABLE_SUFFIXES:
+    suffix, _ = format_of(path)
+    if suffix not in TABLE_SUFFIXES:
         raise InputError(f"{path}: pairs can be read only from {', '.join(TABLE_SUFFIXES)} files")
     table = read_table(path)
     needed = ("sentence1", "sentence2", "similarity")
@@ -458,13 +468,14 @@ def pairs_from_file(path: Path) -> list[SentencePair]:
 
 def _check_pair(sentence1: object, sentence2: object, similarity: object, where: str) -> SentencePair:
     for sentence in (sentence1, sentence2):
-        if not isinstance(sentence, str | None):
+        is_missing = sentence is None  # in a table; it counts as blank
+        if not isinstance(sentence, str) and not is_missing:
             raise InputError(f"{where} has {shown(sentence)} as a sentence: pass text")
-        if not (sentence or "").strip():
+        if is_missing or not str(sentence).strip():
             raise InputError(f"{where} has a blank sentence")
         if len(str(sentence)) > LONGEST_SENTENCE:
             raise InputError(f"{where} has a sentence longer than {LONGEST_SENTENCE:,} characters")
-    # The rounded similarity of two equal sentences may be slightly above 1.
+    # The rounded similarity of two equal sentences may be slightly above 1. A NaN is not in the range either.
     if not isinstance(similarity, (int, float, np.number)) or not abs(float(similarity)) <= 1.001:
         raise InputError(f"{where} has the similarity {shown(similarity)}: it must be between -1 and 1")
     return SentencePair(str(sentence1), str(sentence2), float(similarity))
@@ -487,27 +498,30 @@ def sample_pairs(sentences: Sequence[str], vectors: NDArray[np.floating], count:
     if len(sentences) < 2:
         raise InputError(f"pairs need at least 2 sentences, got {len(sentences)}")
     units = unit_vectors(vectors)
-    # The indices of the first and of the second sentence of every pair.
-    firsts, seconds = np.triu_indices(len(sentences), k=1)
-    similarities = (units @ units.T).astype(np.float64)[firsts, seconds]
-    order = np.argsort(similarities, kind="stable")
-    # The pairs that no target has taken yet: their positions in `order`, and their similarities, both
-    # ascending.
-    free_positions = list(range(len(order)))
-    free_similarities = similarities[order].tolist()
-    targets = np.linspace(free_similarities[0], free_similarities[-1], min(count, len(order)))
-    chosen_positions: list[int] = []
+    # Every pair of two different sentences once. The arrays have the shape (pairs,).
+    first_indices, second_indices = np.triu_indices(len(sentences), k=1)
+    similarities = (units @ units.T).astype(np.float64)[first_indices, second_indices]
+    by_similarity = np.argsort(similarities, kind="stable")  # the pairs' indices, least similar first
+    # The pairs that no target has taken yet: their ranks in `by_similarity`, and their similarities. Both
+    # lists are ascending, and element i of both is the same pair.
+    free_ranks = list(range(len(by_similarity)))
+    free_similarities = similarities[by_similarity].tolist()
+    targets = np.linspace(free_similarities[0], free_similarities[-1], min(count, len(by_similarity)))
+    chosen_ranks: list[int] = []
     for target in targets.tolist():
         nearest = _find_nearest(free_similarities, target)
-        chosen_positions.append(free_positions.pop(nearest))
+        chosen_ranks.append(free_ranks.pop(nearest))
         del free_similarities[nearest]
-    return [
-        SentencePair(sentences[firsts[pair]], sentences[seconds[pair]], float(similarities[pair]))
-        for pair in order[sorted(chosen_positions)]
-    ]
+    chosen_pairs = []
+    for pair in by_similarity[sorted(chosen_ranks)]:
+        first_sentence = sentences[first_indices[pair]]
+        second_sentence = sentences[second_indices[pair]]
+        chosen_pairs.append(SentencePair(first_sentence, second_sentence, float(similarities[pair])))
+    return chosen_pairs
 
 
 def _find_nearest(ascending: Sequence[float], target: float) -> int:
+    """Return the index of the number that is nearest to a target."""
     right = bisect_left(ascending, target)  # index of the first number that isn't below the target
     if right == 0:
         return 0
@@ -529,16 +543,19 @@ def select_pairs(pairs: Sequence[SentencePair], mean_similarity: float, count: i
     Raises:
         InputError: No pair has a similarity below u.
     """
-    below = sorted(
+    # Equally similar pairs are sorted by their sentences, so that the order of `pairs` has no effect.
+    pairs_below = sorted(
         (pair for pair in pairs if pair.similarity < mean_similarity),
         key=lambda pair: (pair.similarity, *pair.sentences),
     )
-    if not below:
+    if not pairs_below:
         raise InputError(
             f"none of the {len(pairs)} sentence pairs has a similarity below the model's mean "
             f"{mean_similarity:.4f}: use sentences on more varied subjects"
         )
-    ascending = np.array([pair.similarity for pair in below])
-    lowest = ascending[0]
-    targets = np.linspace(lowest, lowest + 0.8 * (mean_similarity - lowest), min(count, len(below)))
-    return [below[int(np.abs(ascending - target).argmin())] for target in targets]
+    similarities = np.array([pair.similarity for pair in pairs_below])
+    lowest = similarities[0]
+    highest_target = lowest + 0.8 * (mean_similarity - lowest)
+    targets = np.linspace(lowest, highest_target, min(count, len(pairs_below)))
+    nearest_indices = [int(np.abs(similarities - target).argmin()) for target in targets]
+    return [pairs_below[index] for index in nearest_indices]

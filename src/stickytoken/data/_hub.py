@@ -15,7 +15,7 @@ _USUAL_SPLIT = "train"
 
 
 def hub_parts(name: str) -> tuple[str, str]:
-    """Split ``REPOSITORY@SPLIT`` into repository and split. The split is empty if it is not named."""
+    """Check that the hub can be read, and split ``REPOSITORY@SPLIT``. A split that isn't named is empty."""
     repository, _, split = name.partition("@")
     if not repository.strip():
         raise InputError(f"{HUB + name!r} names no data set: pass hub:REPOSITORY, or hub:REPOSITORY@SPLIT")
@@ -36,7 +36,8 @@ def open_hub(name: str, *, streaming: bool = False) -> Iterator[Any]:
 
     try:
         configurations = datasets.get_dataset_config_names(repository)
-        configuration = next((name for name in ("en", "en-en") if name in configurations), None)
+        english_configurations = [english for english in ("en", "en-en") if english in configurations]
+        configuration = english_configurations[0] if english_configurations else None  # None: the default
         if not split:
             splits = datasets.get_dataset_split_names(repository, configuration)
             if len(splits) > 1 and _USUAL_SPLIT not in splits:
@@ -47,5 +48,5 @@ def open_hub(name: str, *, streaming: bool = False) -> Iterator[Any]:
         yield datasets.load_dataset(repository, configuration, split=split, streaming=streaming)
     except (OSError, ValueError, LookupError, RuntimeError, DatasetsError) as error:
         data_set = f"{repository!r} (split {split!r})" if split else repr(repository)
-        reason = one_line(error.__cause__ or error)
+        reason = one_line(error.__cause__ or error)  # the cause, if there is one, says what went wrong
         raise InputError(f"the data set {data_set} cannot be read: {reason}") from error

@@ -68,9 +68,9 @@ def bundled_collection() -> Collection:
     rows = [json.loads(line) for line in lines]
     queries: list[str] = []
     answers: list[int] = []
-    for index, row in enumerate(rows):
+    for document_index, row in enumerate(rows):
         queries += row["queries"]
-        answers += [index] * len(row["queries"])
+        answers += [document_index] * len(row["queries"])
     return Collection(
         source="the bundled documents",
         documents=tuple(row["text"] for row in rows),
@@ -109,8 +109,10 @@ def join_collection(texts: Sequence[str], source: str, most_documents: int) -> C
             document = f"{document} {text}"
         else:
             query, document = _split_after(text, min(len(text) // 2, _MOST_QUERY_LENGTH))
+        # The query stays empty if the text is too short to be halved.
         if query and len(document) >= _LEAST_LENGTH:
-            documents.append(_split_after(document, _MOST_LENGTH)[0])
+            shortened_document, _ = _split_after(document, _MOST_LENGTH)
+            documents.append(shortened_document)
             queries.append(query)
             query = ""
     return Collection(

@@ -152,12 +152,19 @@ def open_documents(source: DocumentSource, columns: NamedColumns) -> Documents:
     if not isinstance(source, (str, Path)):
         return _open_values(source, columns)
     if source == STDIN:
-        name = STDIN_COLLECTION
-        return Documents(name, lambda meter: Reader(columns, meter, name).read_stdin(), STDIN)
+        return Documents(
+            name=STDIN_COLLECTION,
+            read=lambda meter: Reader(columns, meter, STDIN_COLLECTION).read_stdin(),
+            key=STDIN,
+        )
     if isinstance(source, str) and source.startswith(HUB):
-        name = source.removeprefix(HUB)
-        repository, _ = hub_parts(name)
-        return Documents(source, lambda meter: Reader(columns, meter, repository).read_hub(name), source)
+        hub_name = source.removeprefix(HUB)
+        repository, _ = hub_parts(hub_name)
+        return Documents(
+            name=source,
+            read=lambda meter: Reader(columns, meter, repository).read_hub(hub_name),
+            key=source,
+        )
     path = file_path("documents", source)
     with reading(path):
         if path.is_dir():
@@ -169,7 +176,9 @@ def open_documents(source: DocumentSource, columns: NamedColumns) -> Documents:
         path.open("rb").close()
     require_format(path, columns)
     return Documents(
-        str(path), lambda meter: Reader(columns, meter, str(path)).read_file(path, size), str(path.absolute())
+        name=str(path),
+        read=lambda meter: Reader(columns, meter, str(path)).read_file(path, size),
+        key=str(path.absolute()),
     )
 
 
@@ -215,12 +224,13 @@ def _open_values(values: Iterable[Any], columns: NamedColumns) -> Documents:
                 rows = read_rows(**options)
                 break
     try:
-        iter(rows)
+        iter(rows)  # only to find out whether they can be read one by one
     except TypeError:
         raise InputError(refusal) from None
 
     def read(meter: Meter) -> Iterator[Record]:
-        meter.total = len(values) if isinstance(values, Sized) else None
+        if isinstance(values, Sized):  # a generator has no length
+            meter.total = len(values)
         reader = Reader(columns, meter, name)
         return reader.make_records(reader.rows_of_values(rows))
 
@@ -274,9 +284,10 @@ def _open_folder(folder: Path, columns: NamedColumns) -> Documents:
                 if record is not None:
                     meter.records += 1
                     yield record
+            # The file counts as read as a whole, however much of it the reader has counted.
             meter.done = done_before + size
 
-    return Documents(str(folder), read, str(folder.absolute()))
+    return Documents(name=str(folder), read=read, key=str(folder.absolute()))
 
 
 def _read_whole_file(path: Path, folder: Path, number: int) -> Record | None:
@@ -295,16 +306,18 @@ def _read_whole_file(path: Path, folder: Path, number: int) -> Record | None:
     text, damage = decode(content)
     if damage:
         return Skipped(name, damage)
-    text = text.removeprefix("\ufeff")
+    text = text.removeprefix("\ufeff")  # the byte order mark
     if not text.strip():
         return None
     relative_path = path.relative_to(folder)
-    is_in_subfolder = len(relative_path.parts) > 1
+    subfolder = None
+    if len(relative_path.parts) > 1:
+        subfolder = _decode_name(Path(relative_path.parts[0]))
     return Document(
         number=number,
         id=_decode_name(relative_path),
         text=text,
-        source=_decode_name(Path(relative_path.parts[0])) if is_in_subfolder else None,
+        source=subfolder,
         path=name,
         line=1,
         is_whole_file=True,
@@ -381,22 +394,23 @@ class Reader:
         With ``at_once``, each row is yielded before the next line is read.
         """
         if self.columns.all_names:
-            rows = json_rows(stream, self.name, self.meter, JSON[0])
+            rows = json_rows(stream, self.name, self.meter, suffix=".jsonl")
             return self.with_columns_at_once(rows) if at_once else self.with_columns(rows)
         lines = iter(stream)
-        first_line = next(lines, b"")
+        first_line = next(lines, b"")  # empty if the stream is
         if first_line.lstrip().startswith(b'{"'):
             raise InputError(
                 f"{self.name} contains JSON: name the column with the text, such as --column text, or save "
                 "it as a .txt file if each line is a text"
             )
-        return self.read_rows(chain([first_line], lines), suffix="")
+        return self.read_rows(chain([first_line], lines), suffix="")  # lines of text
 
     def read_hub(self, name: str) -> Iterator[Record]:
         with open_hub(name, streaming=True) as rows:
-            splits = rows.info.splits or {}
+            described_splits = rows.info.splits or {}  # a data set need not describe them
             split = str(rows.split)
-            self.meter.total = splits[split].num_examples if split in splits else None
+            if split in described_splits:
+                self.meter.total = described_splits[split].num_examples
             yield from self.make_records(self.rows_of_values(rows))
 
     def read_file(self, path: Path, size: int | None = None) -> Iterator[Record]:
@@ -405,9 +419,10 @@ class Reader:
         ``size`` is the size of a single file in bytes. For the files of a folder, ``size`` is None, because
         the meter already has the total size.
         """
-        self.meter.total = size or self.meter.total
+        if size is not None:
+            self.meter.total = size
         suffix, is_compressed = format_of(path)
-        self.text_columns = ()
+        self.text_columns = ()  # each file of a folder may have other columns
         self.path = _decode_name(path)
         self.name = self.path
         if suffix == PARQUET:
@@ -495,7 +510,7 @@ class Reader:
         value = row.value
         if isinstance(value, Skipped):
             return value
-        if isinstance(value, str):
+        if isinstance(value, str):  # the whole row is a text, in no column
             text = unicode_text(value)
             return Document(
                 number=number, id=row.place, text=text, path=self.path, line=row.line, parts=(text,)
@@ -505,7 +520,8 @@ class Reader:
             return Skipped(place, f"JSON of type {type(value).__name__}, not an object")
         if not self.text_columns:
             return Skipped(place, "an object, although the first rows are texts")
-        if not value.keys() <= self.seen_columns:
+        has_new_columns = not value.keys() <= self.seen_columns
+        if has_new_columns:
             self._note_unread([value])
         value_of_column = {column: value_at(value, column) for column in self.text_columns}
         document_id = value_at(value, self.id_column) if self.id_column else None
@@ -540,14 +556,19 @@ class Reader:
         file = ParquetFile(path)
         columns_with_text = file.columns_with_text()
         self.choose_columns(file.first_rows(columns_with_text, _ROWS_TO_CHOOSE_BY), file.columns)
-        used_columns = [*self.text_columns, self.id_column, self.source_column]
-        # A nested field is read with the column that contains it.
-        needed = dict.fromkeys(column_with(name, file.columns) or name for name in used_columns if name)
+        # The column to read for each name that is used. A nested field is read with the column that contains
+        # it, and a source column need not be there.
+        column_of: dict[str, str] = {}
+        for name in (*self.text_columns, self.id_column, self.source_column):
+            column = None if name is None else column_with(name, file.columns)
+            if name is not None and column is not None:
+                column_of[name] = column
         for name in self.text_columns:
-            column = column_with(name, file.columns) or name
+            column = column_of[name]
             if column not in columns_with_text:
                 raise InputError(f"column {name!r} of {self.name} contains {file.type_of(column)}, not text")
-        return file.rows(list(needed), self.meter)
+        distinct_columns = list(dict.fromkeys(column_of.values()))
+        return file.rows(distinct_columns, self.meter)
 
     def rows_of_values(self, values: Iterable[Any]) -> Iterator[Row]:
         """Yield a row for each text or mapping in an iterable.
@@ -616,10 +637,11 @@ class Reader:
             self.text_columns = ("title", "text")
         elif objects or textual.intersection(_TEXT_NAMES):
             self.text_columns = (self._find_text_column(objects, present, textual),)
+        # Otherwise there are no rows and so no texts: a header without a usual name is no error.
         for column in self.text_columns:
             if column not in self.meter.columns:
                 self.meter.columns.append(column)
-        self.seen_columns = set()
+        self.seen_columns = set()  # those of an earlier file don't count
         self._note_unread(objects)
 
     def _note_unread(self, objects: Iterable[Mapping[Any, Any]]) -> None:
@@ -645,6 +667,7 @@ class Reader:
                 return name
         with_text = list(dict.fromkeys(name for values in objects for name in fields_with_text(values)))
         other_uses = (self.id_column, self.source_column, "title")
+        # A nested field is not among the columns. It is used only if the user names it.
         candidates = [name for name in with_text if name in present and name not in other_uses]
         if len(candidates) == 1:
             return candidates[0]

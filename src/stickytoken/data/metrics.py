@@ -49,10 +49,12 @@ class Task(ABC):
         """SHA-256 of everything in the task that can change a result."""
         content = []
         for field in fields(self):
+            if field.name == "name":  # changes no result
+                continue
             value = getattr(self, field.name)
             # Fields with a default were added later. A field with its default value is left out, so that
             # fingerprints of older results stay valid.
-            if field.name != "name" and value != field.default:
+            if value != field.default:
                 content.append(value)
         return fingerprint(self.layout, *content)
 
@@ -105,7 +107,8 @@ def fingerprint(*values: Any) -> str:
     """Return the SHA-256 hash of the given values, each encoded as JSON."""
     sha256 = hashlib.sha256()
     for value in values:
-        sha256.update(json.dumps(value, ensure_ascii=True, sort_keys=True).encode() + b"\0")
+        encoded = json.dumps(value, ensure_ascii=True, sort_keys=True).encode()
+        sha256.update(encoded + b"\0")  # a separator that JSON never contains
     return sha256.hexdigest()
 
 
@@ -126,15 +129,17 @@ class _PairTask(Task):
 
     @property
     def texts(self) -> Mapping[str, tuple[str, ...]]:
-        return {"query": tuple(dict.fromkeys(self.first)), "document": tuple(dict.fromkeys(self.second))}
+        distinct_first = tuple(dict.fromkeys(self.first))
+        distinct_second = tuple(dict.fromkeys(self.second))
+        return {"query": distinct_first, "document": distinct_second}
 
     def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
         """Compute the similarity of each pair."""
-        queries = similarity.prepared(vectors["query"])
-        documents = similarity.prepared(vectors["document"])
-        # Each distinct text has one vector, so texts of several pairs are looked up.
-        first = queries[_find_indices(self.texts["query"], self.first)]
-        second = documents[_find_indices(self.texts["document"], self.second)]
+        vectors_of_first = similarity.prepared(vectors["query"])
+        vectors_of_second = similarity.prepared(vectors["document"])
+        # There is one vector for each distinct text, which may be in several pairs.
+        first = vectors_of_first[_find_indices(self.texts["query"], self.first)]
+        second = vectors_of_second[_find_indices(self.texts["document"], self.second)]
         return similarity.of_pairs(first, second)[:, None]  # shape (pairs, 1)
 
     @cached_property
@@ -178,15 +183,17 @@ class SimilarityTask(_PairTask):
 
         # The first row holds the gold scores, and each further row the similarities under one condition, so
         # the shape is (1 + C, pairs).
-        rows = np.vstack([self._gold_values, outcomes[:, :, 0]])
+        gold_and_similarities = np.vstack([self._gold_values, outcomes[:, :, 0]])
         if sample is not None:
-            rows = rows[:, sample]
+            gold_and_similarities = gold_and_similarities[:, sample]
         if metric == "spearman":
-            rows = rankdata(rows, axis=1)
-        centered = rows - rows.mean(axis=1, keepdims=True)
+            gold_and_similarities = rankdata(gold_and_similarities, axis=1)
+        centered = gold_and_similarities - gold_and_similarities.mean(axis=1, keepdims=True)
         norms = np.linalg.norm(centered, axis=1)
         products_of_norms = norms[0] * norms[1:]  # shape (C,)
-        is_undefined = products_of_norms <= np.finfo(np.float64).eps * max(1, rows.shape[1])
+        # Rounding may leave the norm of equal values slightly above 0.
+        rounding_error = np.finfo(np.float64).eps * max(1, centered.shape[1])
+        is_undefined = products_of_norms <= rounding_error
         divisors = np.where(is_undefined, 1, products_of_norms)
         correlations = centered[1:] @ centered[0] / divisors
         return np.where(is_undefined, np.nan, correlations)
@@ -199,14 +206,14 @@ class PairClassificationTask(_PairTask):
     metrics = ("average_precision",)
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
-        """Compute the average precision; NaN if the sample has only one label."""
+        """Compute the average precision under each of C conditions, shape (C,); NaN with only one label."""
         from sklearn.metrics import average_precision_score
 
         gold, similarities = _take_sample(self._gold_values, outcomes[:, :, 0], sample)
-        has_both_labels = 0 < gold.sum() < len(gold)
+        has_both_labels = 0 < gold.sum() < len(gold)  # the labels are 0 and 1
         if not has_both_labels:
             return np.full(len(similarities), np.nan)
-        return np.array([average_precision_score(gold, condition) for condition in similarities])
+        return np.array([average_precision_score(gold, of_condition) for of_condition in similarities])
 
 
 @dataclass(frozen=True)
@@ -241,10 +248,10 @@ class ClusteringTask(Task):
         return np.asarray(clusters, np.float64)[:, None]
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
-        """Compute the V-measure.
+        """Compute the V-measure under each of C conditions, shape (C,).
 
-        The metric ``nmi``, the mutual information divided by the arithmetic mean of the two entropies, is
-        equal to the V-measure.
+        The other metric, ``nmi``, is the mutual information divided by the arithmetic mean of the two
+        entropies, which is equal to the V-measure. So both have the same values.
         """
         gold, clusters = _take_sample(self._gold_labels, outcomes[:, :, 0].astype(np.intp), sample)
         return v_measures(gold, clusters, len(self._label_names))
@@ -276,12 +283,15 @@ def v_measures(gold: NDArray[np.intp], clusters: NDArray[np.intp], label_count: 
     from scipy.stats import entropy
 
     counts = _count_predictions(gold, clusters, label_count)  # shape (C, clusters, labels)
-    entropy_of_labels = entropy(counts.sum(axis=1), axis=1)  # all shapes from here on are (C,)
-    entropy_of_clusters = entropy(counts.sum(axis=2), axis=1)
+    counts_of_labels = counts.sum(axis=1)
+    counts_of_clusters = counts.sum(axis=2)
+    # Counts are divided by their sum in `entropy`. All shapes from here on are (C,).
+    entropy_of_labels = entropy(counts_of_labels, axis=1)
+    entropy_of_clusters = entropy(counts_of_clusters, axis=1)
     joint_entropy = entropy(counts.reshape(len(counts), -1), axis=1)
     sum_of_entropies = entropy_of_labels + entropy_of_clusters
     information = sum_of_entropies - joint_entropy
-    has_one_group = sum_of_entropies < 1e-12
+    has_one_group = sum_of_entropies < 1e-12  # 0, but for rounding: one label and one cluster
     divisors = np.where(has_one_group, 1.0, sum_of_entropies)
     return np.where(has_one_group, 1.0, 2 * information / divisors)
 
@@ -303,9 +313,10 @@ def macro_f1(gold: NDArray[np.intp], predicted: NDArray[np.intp], label_count: i
     true_positives = np.diagonal(counts, axis1=1, axis2=2)  # shape (C, labels), as all below
     # 2 TP + FP + FN: how often a label occurs plus how often it is predicted.
     denominators = counts.sum(axis=1) + counts.sum(axis=2)
-    f1 = 2 * true_positives / np.where(denominators, denominators, 1)
-    label_counts = (denominators > 0).sum(axis=1)  # the labels that occur or are predicted, shape (C,)
-    return np.asarray(f1.sum(axis=1) / label_counts)
+    occurs = denominators > 0
+    # A label that neither occurs nor is predicted adds 0 to the sum, and isn't counted.
+    f1 = 2 * true_positives / np.where(occurs, denominators, 1)
+    return np.asarray(f1.sum(axis=1) / occurs.sum(axis=1))
 
 
 def _count_predictions(
@@ -500,7 +511,8 @@ class _RankingTask(Task):
         queries = similarity.prepared(vectors["query"])
         documents = similarity.prepared(vectors["document"])
         evaluator = pytrec_eval.RelevanceEvaluator(self.relevant, set(_TREC_NAMES.values()))
-        values_by_query = evaluator.evaluate(self._rank(queries, documents, similarity))
+        ranking = self._rank(queries, documents, similarity)
+        values_by_query = evaluator.evaluate(ranking)
         outcomes = []
         for query_id in self.queries:
             value_of_metric = values_by_query[query_id]  # keyed by the name of the metric in trec_eval
@@ -543,8 +555,9 @@ class RetrievalTask(_RankingTask):
         document_ids = list(self.documents)
         query_ids = list(self.queries)
         index_of_document = {document_id: index for index, document_id in enumerate(document_ids)}
+        # Where a query that is also a document stands among the documents.
         index_of_itself = {query_id: index_of_document[query_id] for query_id in self.unranked}
-        depth = min(_RANKED, len(document_ids))
+        depth = min(_RANKED, len(document_ids))  # of each ranking
         ranking: dict[str, dict[str, float]] = {}
         for start in range(0, len(query_ids), _QUERIES_AT_ONCE):
             batch = query_ids[start : start + _QUERIES_AT_ONCE]
@@ -553,7 +566,8 @@ class RetrievalTask(_RankingTask):
             for row, query_id in enumerate(batch):
                 if query_id in index_of_itself:
                     scores[row, index_of_itself[query_id]] = -np.inf
-            # The indices of the best documents, in any order, as pytrec_eval sorts them itself.
+            # The indices of the best documents of each query, shape (queries, depth). They are in any order,
+            # because pytrec_eval sorts them itself.
             best = np.argpartition(-scores, depth - 1, axis=1)[:, :depth]
             for query_id, query_scores, indices in zip(batch, scores, best, strict=True):
                 # If all documents are ranked, the query itself is among them, as the last.
@@ -579,10 +593,11 @@ class RerankingTask(_RankingTask):
     def _rank(
         self, queries: Values, documents: Values, similarity: Similarity
     ) -> dict[str, dict[str, float]]:
-        row_of = {document_id: row for row, document_id in enumerate(self.documents)}
+        row_of_document = {document_id: row for row, document_id in enumerate(self.documents)}
         ranking = {}
-        for query_vector, (query_id, document_ids) in zip(queries, self.candidates.items(), strict=True):
-            candidate_vectors = documents[[row_of[document_id] for document_id in document_ids]]
-            scores = similarity.of_all(query_vector[None], candidate_vectors)[0]  # of this one query
-            ranking[query_id] = dict(zip(document_ids, scores.tolist(), strict=True))
+        # The candidates are listed in the order of the queries.
+        for query_vector, (query_id, candidate_ids) in zip(queries, self.candidates.items(), strict=True):
+            candidate_vectors = documents[[row_of_document[document_id] for document_id in candidate_ids]]
+            (scores,) = similarity.of_all(query_vector[None], candidate_vectors)  # one row for one query
+            ranking[query_id] = dict(zip(candidate_ids, scores.tolist(), strict=True))
         return ranking

@@ -162,7 +162,8 @@ def rewrite(
     with ExitStack() as stack:
 
         def compress_stream(stream: BinaryIO) -> BinaryIO:
-            # Leave out the timestamp, so that the same documents always give the same bytes.
+            # Leave out the timestamp, so that the same documents always give the same bytes. The end of a
+            # compressed stream is written when the stack closes it.
             return cast(BinaryIO, stack.enter_context(gzip.GzipFile("", "wb", fileobj=stream, mtime=0)))
 
         if compress:
@@ -222,7 +223,8 @@ def _rewrite_lines(
     line of standard input is answered before the next is read, because who wrote it may wait for the answer.
     """
 
-    def answered_lines() -> Iterator[bytes]:
+    def lines_answered_at_once() -> Iterator[bytes]:
+        """Yield the lines of standard input. Before each next one, write what is left in ``buffer``."""
         for line in standard_input():
             yield line
             # The reader asks for the next line, so the record of this one has been written. What is left in
@@ -233,7 +235,7 @@ def _rewrite_lines(
     is_first_document = True
     with ExitStack() as stack:
         if source.path is None:
-            buffer = _Buffer(answered_lines())
+            buffer = _Buffer(lines_answered_at_once())
             rows = reader.read_stdin_rows(buffer, at_once=True)
             bytes_done = buffer.position
         else:
@@ -253,17 +255,18 @@ def _rewrite_lines(
             bytes_before_record = buffer.take_until(row.start)
             output.write(bytes_before_record)
             if is_first_document and set_aside is not None and source.suffix in SEPARATORS:
-                set_aside.write(bytes_before_record)  # the header
+                set_aside.write(bytes_before_record)  # the header, which both files need
             is_first_document = False
             raw_record = buffer.take_until(row.end)
             line_end = buffer.take_line_end()
             if cuts_by_part is None:
                 if set_aside is not None:
+                    # The last line of the source may have no line ending.
                     set_aside.write(raw_record + (line_end or b"\n"))
                 continue
             if any(cuts_by_part):
-                written = raw_record.decode("utf-8")
-                raw_record = _revise_record(written, row, record, cuts_by_part, source, reader.dialect)
+                record_text = raw_record.decode("utf-8")
+                raw_record = _revise_record(record_text, row, record, cuts_by_part, source, reader.dialect)
             output.write(raw_record + line_end)
         # The remaining bytes belong to no record.
         output.write(buffer.take_all())
@@ -278,7 +281,7 @@ def _revise_record(
     dialect: Dialect | None,
 ) -> bytes:
     """Return a record as it is to be written. Without a ``dialect``, it is no row of a CSV or TSV file."""
-    # A line of text, and a JSON string that is a document by itself, have no column.
+    # A line of text, and a JSON string that is a document by itself, have no column: its name is empty.
     columns = document.columns or ("",)
     cuts_by_column = {}
     new_texts = {}
@@ -291,19 +294,19 @@ def _revise_record(
     elif dialect is not None:
         revised = _replace_fields(raw, row, new_texts, dialect)
     else:
-        (revised,) = new_texts.values()
+        (revised,) = new_texts.values()  # a line of text is one part
     return revised.encode("utf-8")
 
 
 def cut(text: str, cuts: Cuts) -> str:
     """Return a text without some of its parts."""
-    pieces = []
-    copied_to = 0
-    for start, end in cuts:
-        pieces.append(text[copied_to:start])
-        copied_to = end
-    pieces.append(text[copied_to:])
-    return "".join(pieces)
+    kept_pieces = []
+    piece_start = 0
+    for cut_start, cut_end in cuts:
+        kept_pieces.append(text[piece_start:cut_start])
+        piece_start = cut_end
+    kept_pieces.append(text[piece_start:])
+    return "".join(kept_pieces)
 
 
 # JSON
@@ -323,8 +326,9 @@ def _cut_strings(raw: str, cuts_by_column: Mapping[str, Cuts]) -> str:
         start, end = _find_value(raw, after_space(raw, 0), column)
         # Within the quotation marks, one match for each character of the string, which may be an escape.
         characters = _WRITTEN_CHARACTER.finditer(raw, start + 1, end - 1)
+        # Where each character of the text stands in `raw`; a cut may also end after the last.
         raw_offsets = [*(character.start() for character in characters), end - 1]
-        raw_cuts += [(raw_offsets[first], raw_offsets[last]) for first, last in cuts]
+        raw_cuts += [(raw_offsets[cut_start], raw_offsets[cut_end]) for cut_start, cut_end in cuts]
     return cut(raw, sorted(raw_cuts))
 
 
@@ -339,7 +343,7 @@ def _find_value(raw: str, position: int, column: str) -> tuple[int, int]:
         _, end = decoder.raw_decode(raw, position)
         return position, end
     starts = {}  # where the values of the object begin, keyed by name
-    position = after_space(raw, position + 1)
+    position = after_space(raw, position + 1)  # behind the opening bracket
     while raw[position] != "}":
         key, key_end = decoder.raw_decode(raw, position)
         colon = after_space(raw, key_end)
@@ -386,6 +390,7 @@ def _replace_fields(raw: str, row: Row, texts: Mapping[str, str], dialect: Diale
 
 
 def _find_fields(raw: str, dialect: Dialect) -> list[tuple[int, int]]:
+    """Return where each field of a row begins and ends (exclusive), with its quotation marks."""
     unquoted = f"[^{re.escape(dialect.delimiter)}]*"  # everything up to the next delimiter
     # A quoted field may contain delimiters and doubled quotation marks. Text may follow it, as in the csv
     # module.
@@ -393,9 +398,9 @@ def _find_fields(raw: str, dialect: Dialect) -> list[tuple[int, int]]:
     field = re.compile(f"{quoted}|{unquoted}" if dialect.quoted else unquoted)
     spans = []
     position = 0
-    while position <= len(raw):
+    while position <= len(raw):  # after a delimiter at the end, there is one more field, which is empty
         match = field.match(raw, position)
-        if match is None:
+        if match is None:  # never: the pattern also matches an empty field
             break
         spans.append(match.span())
         position = match.end() + len(dialect.delimiter)
@@ -438,8 +443,10 @@ def _rewrite_parquet(
                     table = _replace_texts(table, column, text_of_row)
                 if aside_rows and aside_writer is not None:
                     aside_writer.write_table(table.take(aside_rows))
-                    kept_rows = set(range(table.num_rows)) - set(aside_rows)
-                    table = table.filter(pa.array([row in kept_rows for row in range(table.num_rows)]))
+                    aside_set = set(aside_rows)
+                    is_kept = [row not in aside_set for row in range(table.num_rows)]
+                    table = table.filter(pa.array(is_kept))
+                # The group stays one group, even if no row is left: a size of 0 would be refused.
                 writer.write_table(table, row_group_size=max(1, table.num_rows))
     except (ArrowException, OSError) as error:
         raise InputError(f"{path} cannot be written back: {one_line(error)}") from error
@@ -456,18 +463,18 @@ def _revise_rows(
     """
     new_texts: dict[str, dict[int, str]] = {}
     aside_rows: list[int] = []
-    for index, row in enumerate(rows):
+    for row_index, row in enumerate(rows):
         record = reader.make_record(row)
         if isinstance(record, Skipped):
             skip(record)
             continue
         cuts_by_part = revise(record)
         if cuts_by_part is None:
-            aside_rows.append(index)
+            aside_rows.append(row_index)
             continue
         for column, text, cuts in zip(record.columns, record.parts, cuts_by_part, strict=True):
             if cuts:
-                new_texts.setdefault(column, {})[index] = cut(text, cuts)
+                new_texts.setdefault(column, {})[row_index] = cut(text, cuts)
     return new_texts, aside_rows
 
 
@@ -478,9 +485,8 @@ def _replace_texts(table: Any, name: str, text_of_row: Mapping[int, str]) -> Any
     """
     from pyarrow import array
 
-    # The record was read from this column, so there is one.
-    column = column_with(name, table.schema.names) or name
-    nested_name = name.removeprefix(column).removeprefix(".")
+    column = column_with(name, table.schema.names) or name  # the record was read from it, so it is there
+    nested_name = name.removeprefix(column).removeprefix(".")  # empty if the column itself is meant
     column_index = table.schema.get_field_index(column)
     field = table.schema.field(column_index)
     values = table.column(column_index).to_pylist()
@@ -493,14 +499,15 @@ def _replace_nested(value: Any, name: str, text: str) -> Any:
     """Return a value with a text in the nested field of this name; without a name, the text itself."""
     if not name:
         return text
-    outer = column_with(name, list(value)) or name
+    outer = column_with(name, list(value)) or name  # the record was read from it, so it is there
     inner_name = name.removeprefix(outer).removeprefix(".")
     return value | {outer: _replace_nested(value[outer], inner_name, text)}
 
 
 def _read_compressions(file: Any) -> dict[str, str] | str:
+    """Return the compression of each column of a Parquet file, as `ParquetWriter` takes it."""
     if not file.num_row_groups:
-        return "snappy"
+        return "snappy"  # the usual one, because a file without rows doesn't tell
     first_group = file.metadata.row_group(0)
     compressions = {}
     for index in range(first_group.num_columns):

@@ -90,9 +90,9 @@ _LISTED_COLUMNS = 10
 
 def list_columns(names: Sequence[str]) -> str:
     """Return the names of columns in one phrase, at most ten of them."""
-    named = ", ".join(names[:_LISTED_COLUMNS])
-    more = len(names) - _LISTED_COLUMNS
-    return f"{named} and {more} more" if more > 0 else named
+    listed_names = ", ".join(names[:_LISTED_COLUMNS])
+    unlisted_count = len(names) - _LISTED_COLUMNS
+    return f"{listed_names} and {unlisted_count} more" if unlisted_count > 0 else listed_names
 
 
 class Row(NamedTuple):
@@ -194,13 +194,13 @@ def lines(stream: Iterable[bytes], name: str, meter: Meter) -> Iterator[Line]:
             if is_first_chunk:
                 content = _strip_byte_order_mark(chunk, name)
                 offset = len(chunk) - len(content)
-            file_lines = [content]
+            lines_of_chunk = [content]
             # A carriage return directly before the line feed belongs to the line ending. Any other carriage
             # return ends a line by itself.
             has_lone_return = b"\r" in content.removesuffix(b"\r\n")
             if has_lone_return:
-                file_lines = content.splitlines(keepends=True)
-            for line in file_lines:
+                lines_of_chunk = content.splitlines(keepends=True)
+            for line in lines_of_chunk:
                 number += 1
                 yield Line(number, line.rstrip(b"\r\n"), offset)
                 offset += len(line)
@@ -238,7 +238,8 @@ def decode(content: bytes, offset: int = 0) -> tuple[str, str]:
         if "\0" not in text:
             return text, ""
         damage = f"byte {offset + content.index(0)} is zero, as in a binary file"
-    return content.replace(b"\0", b"?").decode("utf-8", "replace"), damage
+    readable_text = content.replace(b"\0", b"?").decode("utf-8", "replace")
+    return readable_text, damage
 
 
 def unicode_text(text: str) -> str:
@@ -281,28 +282,30 @@ def json_rows(stream: Iterable[bytes], name: str, meter: Meter, suffix: str) -> 
     Raises:
         InputError: The file is ``.json`` and contains neither, or the array is damaged.
     """
-    chunks = iter(stream)
+    file_lines = iter(stream)
     if suffix == ".json":
-        beginning = list(_take_until_content(chunks))
-        chunks = chain(beginning, chunks)
+        beginning = list(_take_until_content(file_lines))
+        file_lines = chain(beginning, file_lines)
         is_array = b"".join(beginning).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
         if is_array:
-            yield from _read_array_rows(b"".join(chunks), name, meter)
+            yield from _read_array_rows(b"".join(file_lines), name, meter)
             return
-    for number, row in enumerate(text_rows(chunks, name, meter)):
-        value = _parse(row.value, name, row.place) if isinstance(row.value, str) else row.value
-        if suffix == ".json" and number == 0 and isinstance(value, Skipped):
+    for row_index, row in enumerate(text_rows(file_lines, name, meter)):
+        value = row.value
+        if not isinstance(value, Skipped):  # a line that could be decoded
+            value = _parse(value, name, row.place)
+        if suffix == ".json" and row_index == 0 and isinstance(value, Skipped):
             raise InputError(
                 f"{name} contains neither an array nor one JSON value on each line: write it as one of these"
             )
         yield row._replace(value=value)
 
 
-def _take_until_content(chunks: Iterator[bytes]) -> Iterator[bytes]:
+def _take_until_content(file_lines: Iterator[bytes]) -> Iterator[bytes]:
     """Yield the blank lines at the beginning of a file, and the first one that isn't blank."""
-    for chunk in chunks:
-        yield chunk
-        if chunk.removeprefix(codecs.BOM_UTF8).strip():
+    for line in file_lines:
+        yield line
+        if line.removeprefix(codecs.BOM_UTF8).strip():
             return
 
 
@@ -417,17 +420,17 @@ def dialect_of(path: Path, suffix: str, delimiter: str | None) -> Dialect:
     - fewer records would have as many fields as the header, or
     - a name of the header would be in quotes, or a quoted field would have doubled quotation marks.
     """
-    dialect = Dialect(delimiter or SEPARATORS[suffix])
+    quoted = Dialect(delimiter or SEPARATORS[suffix])
     if suffix != ".tsv":
-        return dialect
-    plain = Dialect(dialect.delimiter, quoted=False)
+        return quoted
+    plain = Dialect(quoted.delimiter, quoted=False)
     plain_count = 0  # number of records if read without quoting
     plain_damaged = 0  # number of these records that have not as many fields as the header
     header: list[str] = []
     has_quotes = False
     has_doubled_quotes = False
     for fields in plain.records(_read_decoded_lines(path)):
-        if not fields:
+        if not fields:  # an empty line
             continue
         header = header or fields  # the first record
         plain_count += 1
@@ -435,15 +438,17 @@ def dialect_of(path: Path, suffix: str, delimiter: str | None) -> Dialect:
         for value in fields:
             if value.startswith('"'):
                 has_quotes = True
-                has_doubled_quotes |= '""' in value[1:-1]
+                if '""' in value[1:-1]:
+                    has_doubled_quotes = True
     if not has_quotes:
         return plain
+    # The same counts if read with quoting.
     quoted_header: list[str] = []
     quoted_count = 0
     quoted_damaged = 0
     try:
-        reader = csv.reader(_read_decoded_lines(path), delimiter=dialect.delimiter, strict=True)
-        for fields in _read_long_fields(reader):
+        strict_reader = csv.reader(_read_decoded_lines(path), delimiter=quoted.delimiter, strict=True)
+        for fields in _read_long_fields(strict_reader):
             if fields:
                 quoted_header = quoted_header or fields
                 quoted_count += 1
@@ -451,17 +456,17 @@ def dialect_of(path: Path, suffix: str, delimiter: str | None) -> Dialect:
     except csv.Error:  # a field that begins with a quotation mark is not quoted correctly
         return plain
     if quoted_damaged != plain_damaged:
-        return dialect if quoted_damaged < plain_damaged else plain
+        return quoted if quoted_damaged < plain_damaged else plain
     # Both ways fit. A record that quoting makes of several lines may as well be lines with stray quotes.
     spans_lines = quoted_count < plain_count
     is_proven = has_doubled_quotes or header[0].startswith('"')
-    return dialect if is_proven and not spans_lines else plain
+    return quoted if is_proven and not spans_lines else plain
 
 
 def _read_decoded_lines(path: Path) -> Iterator[str]:
     with open_rows_file(path) as (stream, _):
         for line in lines(stream, str(path), Meter()):
-            text, _ = decode(line.content)
+            text, _ = decode(line.content)  # damage is reported when the rows are read
             yield f"{text}\n"
 
 
@@ -500,16 +505,18 @@ def read_separated_rows(
 
     header: tuple[str, ...] = ()
     for fields in dialect.records(line_texts()):
-        first_line, last_line = record_lines[0], record_lines[-1]
+        first_line = record_lines[0]
+        last_line = record_lines[-1]
         line_count = len(record_lines)
-        last_texts = list(record_texts)
+        texts = list(record_texts)
         problem = damages[0] if damages else ""
-        for pending in (record_lines, record_texts, damages):
-            pending.clear()
-        if not fields:
+        record_lines.clear()
+        record_texts.clear()
+        damages.clear()
+        if not fields:  # an empty line
             continue
         # The last field of a file is still open if it ends with the line ending.
-        if fields[-1].endswith("\n") and _takes_next_line(last_texts, dialect):
+        if fields[-1].endswith("\n") and _takes_next_line(texts, dialect):
             raise InputError(
                 f"{name}: a quotation mark in line {first_line.number} opens a field and is never closed: "
                 "close or double it"
@@ -536,6 +543,7 @@ def read_separated_rows(
 
 def _takes_next_line(texts: Sequence[str], dialect: Dialect) -> bool:
     """Return whether a line after these would still belong to their record, because a quote is open."""
+    # An empty line would be a record of its own if the first record were closed.
     records_with_next_line = list(dialect.records([*texts, "\n"]))
     return len(records_with_next_line) == 1
 
@@ -549,7 +557,7 @@ def _require_header(header: Sequence[str], name: str, delimiter: str, *, named_d
         if header.count(column) > 1:
             raise InputError(f"{name} has two columns called {column!r}: rename or remove one")
     if header[0].lower().startswith("sep="):  # a line of Excel, such as "sep=;"
-        separator = header[0][len("sep=") :] or delimiter
+        separator = header[0][len("sep=") :] or delimiter  # of "sep=,", read with commas, only "sep=" is left
         raise InputError(
             f"the first line of {name} tells Excel the delimiter: delete it, and pass {separator!r} as "
             f"the delimiter (in a command, --set delimiter={separator!r})"
@@ -624,6 +632,7 @@ class ParquetFile:
                 for values in batch.iter_rows(named=True):
                     number += 1
                     yield Row(f"row {number}", line=None, value=values)
+                # In bytes, as all rows had the same size.
                 meter.done += round(size * batch.height / max(1, self.height))
         except _DAMAGED_PARQUET as error:
             raise InputError(f"{self._path} is damaged after row {number}: {one_line(error)}") from error
@@ -648,7 +657,7 @@ def one_line(error: BaseException) -> str:
 def value_at(values: Mapping[Any, Any], name: str) -> Any:
     """Return the value of a column, or of a nested field such as ``metadata.summary``; None if missing.
 
-    If the field is in an object that has a key twice, return this object.
+    If the field is in an object that has a key twice, return this object, which the caller refuses.
     """
     if name in values:
         return values[name]
@@ -674,11 +683,14 @@ def fields_with_text(values: Mapping[Any, Any], prefix: str = "") -> Iterator[st
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
             yield from fields_with_text(value, f"{name}.")
-        elif _is_text(value) or (isinstance(value, list) and any(map(_is_or_nests_text, value))):
+        elif isinstance(value, list):
+            if any(map(_is_or_has_text, value)):
+                yield name
+        elif _is_text(value):
             yield name
 
 
-def _is_or_nests_text(item: object) -> bool:
+def _is_or_has_text(item: object) -> bool:
     if isinstance(item, Mapping):
         return any(fields_with_text(item))
     return _is_text(item)

@@ -60,7 +60,7 @@ class Table:
                 raise InputError(f"{self.path} has no column {column!r}: it has {listed}")
 
     def rows_with(self, column: str, label: str) -> Table:
-        """Return the rows that have a label in a column."""
+        """Return a table of the rows that have this label in a column."""
         chosen_rows = [row for row, value in enumerate(self.labels(column)) if value == label]
 
         def values_of(name: str) -> list[Any]:
@@ -80,29 +80,28 @@ class Table:
 
     def filled_texts(self, column: str) -> tuple[str, ...]:
         """Return the texts of a column; no text may be missing or blank."""
-        texts = self.texts(column)
-        for row, text in enumerate(texts, start=1):
-            if not (text or "").strip():
+        filled_texts = []
+        for row, text in enumerate(self.texts(column), start=1):
+            if text is None or not text.strip():
                 raise InputError(
                     f"{self.path}: {column} in row {row} is missing or blank: fill it in or remove the row"
                 )
-        return tuple(map(str, texts))
+            filled_texts.append(text)
+        return tuple(filled_texts)
 
     def text_lists(self, column: str) -> list[tuple[str, ...]]:
         """Return a column whose values are lists of texts. No list may be empty, and no text may be blank."""
-        lists = []
-        for row, values in enumerate(self.values_of(column), start=1):
-            are_texts = isinstance(values, list) and all(isinstance(value, str) for value in values)
-            if not are_texts:
-                raise InputError(
-                    f"{self.path}: {column} in row {row} is {shown(values)}, not a list of texts"
-                )
-            if not values or not all(text.strip() for text in values):
+        text_lists = []
+        for row, value in enumerate(self.values_of(column), start=1):
+            is_text_list = isinstance(value, list) and all(isinstance(item, str) for item in value)
+            if not is_text_list:
+                raise InputError(f"{self.path}: {column} in row {row} is {shown(value)}, not a list of texts")
+            if not value or not all(text.strip() for text in value):
                 raise InputError(
                     f"{self.path}: {column} in row {row} is an empty list or contains a blank text"
                 )
-            lists.append(tuple(map(unicode_text, values)))
-        return lists
+            text_lists.append(tuple(map(unicode_text, value)))
+        return text_lists
 
     def labels(self, column: str) -> tuple[str, ...]:
         """Return a column of texts, whole numbers or booleans as texts; no label may be missing."""
@@ -163,33 +162,31 @@ def read_table(path: Path) -> Table:
     """
     _require_file(path)
     suffix, _ = format_of(path)
-    meter = Meter()
     if suffix == PARQUET:
         parquet = ParquetFile(path)
 
-        def column_values(column: str) -> list[Any]:
+        def read_parquet_column(column: str) -> list[Any]:
             return [row.value[column] for row in parquet.rows([column], Meter())]
 
-        return Table(path, parquet.columns, column_values, parquet.height, meter)
+        return Table(path, parquet.columns, read_parquet_column, parquet.height)
+    meter = Meter()
     with open_rows_file(path) as (stream, _):
-        columns: dict[str, Any] = {}  # used as an ordered set: the keys are the names, the values None
+        column_set: dict[str, None] = {}  # an ordered set: the keys are the names
         if suffix in SEPARATORS:
-            rows = read_separated_rows(stream, str(path), meter, dialect_of(path, suffix, None))
-            header = next(rows).value
-            columns = dict.fromkeys(header)
+            rows = read_separated_rows(stream, str(path), meter, dialect_of(path, suffix, delimiter=None))
+            header = next(rows).value  # the first row
+            column_set = dict.fromkeys(header)
         else:
             rows = json_rows(stream, str(path), meter, suffix)
         objects = [_require_object(row, path) for row in rows]
     meter.records = len(objects)
     for values in objects:
-        columns |= dict.fromkeys(values)
-    return Table(
-        path,
-        tuple(columns),
-        lambda column: [values.get(column) for values in objects],
-        len(objects),
-        meter,
-    )
+        column_set |= dict.fromkeys(values)
+
+    def read_column(column: str) -> list[Any]:
+        return [values.get(column) for values in objects]
+
+    return Table(path, tuple(column_set), read_column, len(objects), meter)
 
 
 def _require_object(row: Row, path: Path) -> Mapping[str, Any]:
@@ -226,6 +223,6 @@ def read_lines(path: Path) -> list[str]:
         ) from error
     if not text.strip():
         raise InputError(f"{path} is empty")
-    if "\0" in text:
+    if "\0" in text:  # text has no such character
         raise InputError(f"{path} is a binary file, not text")
     return text.split("\n")

@@ -48,14 +48,17 @@ def load_task(path: Path) -> tuple[Task, list[str]]:
         return _make_retrieval(path)
     if path.is_dir():
         return _make_classification_of_folder(path), []
-    if format_of(path)[0] not in TABLE_SUFFIXES:
+    suffix, _ = format_of(path)
+    if suffix not in TABLE_SUFFIXES:
         raise InputError(f"{path}: a task is a folder or a {', '.join(TABLE_SUFFIXES)} file. {_SUPPORTED}")
     table = read_table(path)
     for columns, build in _BUILDERS:
         if set(columns) <= set(table.columns):
             if not table.height:
                 raise InputError(f"{path} has no rows")
-            notes = [f"{path.name}: {table.meter.summary()}"] if table.meter.spanning else []
+            notes = []
+            if table.meter.spanning:  # rows of several lines may come from a stray quotation mark
+                notes.append(f"{path.name}: {table.meter.summary()}")
             return build(table), notes
     raise InputError(
         f"{path} has an unknown layout, with columns {', '.join(table.columns) or '(none)'}. {_SUPPORTED}"
@@ -87,7 +90,7 @@ def _make_task_name(path: Path) -> str:
     return path.resolve().stem
 
 
-def _make_pairs(table: Table) -> Task:
+def _make_scored_or_labelled_pairs(table: Table) -> Task:
     path = table.path
     has_scores = "score" in table.columns
     gold = table.numbers("score" if has_scores else "label")
@@ -108,23 +111,27 @@ def _make_reranking(table: Table) -> Task:
     query_texts = table.filled_texts("query")
     positives = table.text_lists("positive")
     negatives = table.text_lists("negative")
-    id_of: dict[str, str] = {}  # of each document, keyed by its text
+    id_of_text: dict[str, str] = {}  # the id of each document
+    # All keyed by the id of the query.
     queries: dict[str, str] = {}
     candidates: dict[str, tuple[str, ...]] = {}
     relevant: dict[str, dict[str, int]] = {}
     rows = zip(query_texts, positives, negatives, strict=True)
-    for row, (query_text, positive, negative) in enumerate(rows):
-        contradictory = set(positive) & set(negative)
-        if contradictory:
+    for row_index, (query_text, positive_texts, negative_texts) in enumerate(rows):
+        contradictory_texts = set(positive_texts) & set(negative_texts)
+        if contradictory_texts:
+            example = min(contradictory_texts)[:80]
             raise InputError(
-                f"{path}: row {row + 1} has {min(contradictory)[:80]!r} among both positives and negatives"
+                f"{path}: row {row_index + 1} has {example!r} among both positives and negatives"
             )
-        query_id = f"q{row}"
-        document_ids = [id_of.setdefault(text, f"d{len(id_of)}") for text in (*positive, *negative)]
+        candidate_texts = dict.fromkeys((*positive_texts, *negative_texts))  # without repetitions
+        for text in candidate_texts:
+            id_of_text.setdefault(text, f"d{len(id_of_text)}")
+        query_id = f"q{row_index}"
         queries[query_id] = query_text
-        candidates[query_id] = tuple(dict.fromkeys(document_ids))
-        relevant[query_id] = {id_of[text]: 1 for text in positive}
-    documents = {document_id: text for text, document_id in id_of.items()}
+        candidates[query_id] = tuple(id_of_text[text] for text in candidate_texts)
+        relevant[query_id] = {id_of_text[text]: 1 for text in positive_texts}
+    documents = {document_id: text for text, document_id in id_of_text.items()}
     return metrics.RerankingTask(_make_task_name(path), queries, documents, relevant, candidates)
 
 
@@ -136,6 +143,7 @@ def _make_split_classification(table: Table) -> Task:
 
 
 def _split_rows(table: Table) -> tuple[Table, Table]:
+    """Return the training and the test rows. Those of other known splits are left out."""
     splits = table.labels("split")
     unknown = sorted(set(splits) - set(_SPLITS))
     if unknown:
@@ -160,7 +168,10 @@ def _make_cross_validated(table: Table) -> Task:
                 f"{path}: the label {label!r} has {count} texts, but {metrics.FOLDS} folds need at least one "
                 "in each: remove its texts, or merge it with another label"
             )
-    return metrics.CrossValidatedTask(_make_task_name(path), texts, labels, texts, labels)
+    # All texts are both training and test texts.
+    return metrics.CrossValidatedTask(
+        _make_task_name(path), train=texts, train_labels=labels, test=texts, test_labels=labels
+    )
 
 
 def _make_pair_transfer(table: Table) -> Task:
@@ -168,9 +179,8 @@ def _make_pair_transfer(table: Table) -> Task:
     train, test = _split_rows(table)
     train_labels = train.labels("label")
     test_labels = test.labels("label")
-    counts = Counter(train_labels)
-    _require_two_labels(counts, path)
-    unseen_labels = sorted(set(test_labels) - set(counts))
+    _require_two_labels(Counter(train_labels), path)
+    unseen_labels = sorted(set(test_labels) - set(train_labels))
     if unseen_labels:
         raise InputError(
             f"{path}: the label {unseen_labels[0]!r} is missing from the training pairs: remove its pairs"
@@ -191,15 +201,15 @@ def _make_classification(train: Table, test: Table, path: Path) -> Task:
     train_labels = train.labels("label")
     test_texts = test.filled_texts("text")
     test_labels = test.labels("label")
-    counts = Counter(train_labels)
+    train_counts = Counter(train_labels)
     for label in sorted({*train_labels, *test_labels}):
-        if counts[label] < 2:
-            problem = "occurs only once in" if counts[label] else "is missing from"
+        if train_counts[label] < 2:
+            problem = "occurs only once in" if train_counts[label] == 1 else "is missing from"
             raise InputError(
                 f"{path}: the label {label!r} {problem} the training texts: "
                 "remove its texts, or merge it with another label"
             )
-    _require_two_labels(counts, path)
+    _require_two_labels(train_counts, path)
     return ClassificationTask(_make_task_name(path), train_texts, train_labels, test_texts, test_labels)
 
 
@@ -226,9 +236,9 @@ def _require_two_labels(counts: Counter[str], path: Path) -> None:
 
 
 _BUILDERS: tuple[tuple[tuple[str, ...], Callable[[Table], Task]], ...] = (
-    (("sentence1", "sentence2", "score"), _make_pairs),
+    (("sentence1", "sentence2", "score"), _make_scored_or_labelled_pairs),
     (("sentence1", "sentence2", "label", "split"), _make_pair_transfer),
-    (("sentence1", "sentence2", "label"), _make_pairs),
+    (("sentence1", "sentence2", "label"), _make_scored_or_labelled_pairs),
     (("query", "positive", "negative"), _make_reranking),
     (("text", "label", "split"), _make_split_classification),
     (("text", "label"), _make_clustering),
@@ -268,12 +278,14 @@ def read_retrieval(folder: Path) -> RetrievalFiles:
     queries = read_queries(folder / QUERIES)
     qrels = folder / _QRELS
     files = sorted(qrels.glob("*.tsv")) if qrels.is_dir() else []
-    test_files = [path for path in files if path.stem == "test"] or files
+    test_files = [path for path in files if path.stem == "test"]
+    if not test_files:
+        test_files = files  # a collection with a single split may call it otherwise
     if len(test_files) != 1:
         names = ", ".join(path.name for path in files) or "none"
         raise InputError(f"{qrels} must contain test.tsv, or a single .tsv file: it contains {names}")
     relevant, notes = _read_qrels(test_files[0], documents, queries)
-    judged = {query: text for query, text in queries.items() if query in relevant}
+    judged = {query_id: text for query_id, text in queries.items() if query_id in relevant}
     if not judged:
         raise InputError(
             f"{test_files[0]}: no query has a relevant document: add judgements with a positive score"
@@ -288,11 +300,11 @@ def read_retrieval(folder: Path) -> RetrievalFiles:
             "of their own rankings, as in MTEB's ArguAna"
         )
     return RetrievalFiles(
-        judged,
-        documents,
-        {query: relevant[query] for query in judged},
-        unranked,
-        [f"{folder.name}: {note}" for note in notes],
+        queries=judged,
+        documents=documents,
+        relevant={query_id: relevant[query_id] for query_id in judged},  # in the order of the queries
+        unranked=unranked,
+        notes=[f"{folder.name}: {note}" for note in notes],
     )
 
 
@@ -317,13 +329,16 @@ def _find_queries_in_corpus(
     Returns:
         The ids of the queries; empty if queries and documents are numbered independently.
     """
-    shared_ids = [query for query in queries if query in documents and relevant[query].get(query, 0) <= 0]
-    contained_ids = [
-        query for query in shared_ids if _normalize(queries[query]) in _normalize(documents[query])
-    ]
-    all_are_shared = len(shared_ids) == len(queries)
-    most_are_contained = 2 * len(contained_ids) > len(shared_ids)
-    return tuple(shared_ids) if all_are_shared or most_are_contained else ()
+    candidate_ids = []
+    contained_count = 0  # how many documents contain the text of the candidate with their id
+    for query_id, query_text in queries.items():
+        is_judged_relevant = relevant[query_id].get(query_id, 0) > 0
+        if query_id in documents and not is_judged_relevant:
+            candidate_ids.append(query_id)
+            contained_count += _normalize(query_text) in _normalize(documents[query_id])
+    all_are_candidates = len(candidate_ids) == len(queries)
+    most_are_contained = 2 * contained_count > len(candidate_ids)
+    return tuple(candidate_ids) if all_are_candidates or most_are_contained else ()
 
 
 def _normalize(text: str) -> str:
@@ -334,10 +349,11 @@ def read_texts(path: Path, *, titles: bool) -> dict[str, str]:
     """Return the texts of a BEIR file, keyed by id. With ``titles``, each text starts with its title."""
     table = read_table(path)
     table.require(("_id", "text"))
-    texts = [text or "" for text in table.texts("text")]
+    texts = [text or "" for text in table.texts("text")]  # a missing text counts as blank
     if titles and "title" in table.columns:
         texts = [f"{title or ''} {text}" for title, text in zip(table.texts("title"), texts, strict=True)]
-    return dict(zip(table.ids("_id"), map(str.strip, texts), strict=True))
+    stripped_texts = [text.strip() for text in texts]
+    return dict(zip(table.ids("_id"), stripped_texts, strict=True))
 
 
 def read_queries(path: Path) -> dict[str, str]:
@@ -395,17 +411,20 @@ def _read_qrels(
         if document not in documents:
             missing_documents.append(document)
         judgements[query][document] = int(score)
-    for missing, kind, name in ((missing_queries, "query", QUERIES), (missing_documents, "document", CORPUS)):
-        if len(missing) == len(scores):
+    for missing_ids, kind, file_name in (
+        (missing_queries, "query", QUERIES),
+        (missing_documents, "document", CORPUS),
+    ):
+        if len(missing_ids) == len(scores):  # all judgements
             raise InputError(
-                f"{path}: none of its {kind} ids, such as {missing[0]!r}, is in {name}: use files of one "
-                "collection"
+                f"{path}: none of its {kind} ids, such as {missing_ids[0]!r}, is in {file_name}: use files "
+                "of one collection"
             )
-    relevant = {
-        query: score_of_document
-        for query, score_of_document in judgements.items()
-        if max(score_of_document.values()) > 0
-    }
+    relevant = {}
+    for query, score_of_document in judgements.items():
+        has_relevant_document = max(score_of_document.values()) > 0
+        if has_relevant_document:
+            relevant[query] = score_of_document
     return relevant, _list_qrels_problems(len(scores), missing_documents, missing_queries, repeated_count)
 
 
@@ -441,7 +460,8 @@ def _read_qrels_table(path: Path) -> Table:
         A table with the columns query-id, corpus-id and score.
     """
     lines = [line for line in read_lines(path) if line.strip()]
-    if "query-id" in lines[0]:
+    has_header = "query-id" in lines[0]
+    if has_header:
         table = read_table(path)
         table.require(_QRELS_COLUMNS)
         return table
@@ -472,11 +492,12 @@ def kinds_task() -> ClassificationTask:
     test_texts: list[str] = []
     test_kinds: list[str] = []
     for kind, texts in texts_of.items():
-        # Every other text of a kind is a training text.
-        train_texts += texts[0::2]
-        train_kinds += [kind] * len(texts[0::2])
-        test_texts += texts[1::2]
-        test_kinds += [kind] * len(texts[1::2])
+        even_texts = texts[0::2]
+        odd_texts = texts[1::2]
+        train_texts += even_texts
+        train_kinds += [kind] * len(even_texts)
+        test_texts += odd_texts
+        test_kinds += [kind] * len(odd_texts)
     return ClassificationTask(
         "kinds of text", tuple(train_texts), tuple(train_kinds), tuple(test_texts), tuple(test_kinds)
     )
@@ -528,8 +549,8 @@ class MtebTask:
         return metrics.fingerprint(self.layout, self.name, dict(self.task.metadata.dataset), version("mteb"))
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
-        del metric, sample
-        return outcomes[:, 0, 0]
+        del metric, sample  # there is only one metric, and one unit
+        return outcomes[:, 0, 0]  # of shape (C, 1, 1)
 
 
 AnyTask: TypeAlias = Task | MtebTask

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import chain, count
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -138,7 +139,8 @@ def choose_panel(request: EffectRequest, tally: Tally, name: str) -> PanelTexts:
     sample = list(tally.sample.values())
     if request.vectors is not None:
         request.vectors.require_rows(tally.documents + tally.skipped)
-        request.vectors.of(sample)  # also of documents whose words are queries, which need none
+        request.vectors.of(sample)  # only to raise an error now if one of them has no vector
+    # Without the user's queries, one half of the sample gives queries and the other is compared.
     needed = _FEWEST if request.queries is not None else 2 * _FEWEST
     if len(sample) < needed:
         raise InputError(
@@ -147,10 +149,10 @@ def choose_panel(request: EffectRequest, tally: Tally, name: str) -> PanelTexts:
         )
     if request.queries is not None:
         return PanelTexts(request.queries, sample[:REFERENCE], request.queries_from)
-    count = min(QUERIES, len(sample) // 2)
-    first_words = [" ".join(document.text.split()[:_QUERY_WORDS]) for document in sample[:count]]
-    reference = sample[count : count + REFERENCE]
-    return PanelTexts(first_words, reference, f"the first words of {count} documents")
+    query_count = min(QUERIES, len(sample) // 2)
+    first_words = [" ".join(document.text.split()[:_QUERY_WORDS]) for document in sample[:query_count]]
+    reference = sample[query_count : query_count + REFERENCE]
+    return PanelTexts(first_words, reference, f"the first words of {query_count} documents")
 
 
 class Panel(NamedTuple):
@@ -184,7 +186,7 @@ class EffectPass:
             reference = unit_vectors(encoder.encode_ids(clean_ids))
         else:
             reference = unit_vectors(self.request.vectors.of(clean_documents))
-        similarities = reference @ queries.T
+        similarities = reference @ queries.T  # shape (clean documents, queries)
         spread = float(similarities.std())
         if spread < _SMALLEST_SPREAD:
             raise InputError(
@@ -253,13 +255,16 @@ class EffectPass:
         # A text of this length may have been cut.
         are_uncut = [len(document.text) < KEPT_TEXT for document in clean_documents]
         compared = _select_read_whole(encoder, clean_documents, are_uncut)
-        rows = (
-            row for index, batch in enumerate(tally.digests) for row in self.keeper.findings(index, batch)
+        findings_of_batches = map(self.keeper.findings, count(), tally.digests)
+        # A random sample, as digests are practically random; whole texts first.
+        findings = heapq.nsmallest(
+            COMPARED,
+            chain.from_iterable(findings_of_batches),
+            key=lambda finding: (not finding["is_text_whole"], finding["digest"]),
         )
-        # A random sample, whole texts first.
-        findings = heapq.nsmallest(COMPARED, rows, key=lambda row: (not row["is_text_whole"], row["digest"]))
-        found_documents = [Document(row["number"], row["id"], row["text"]) for row in findings]
-        compared += _select_read_whole(encoder, found_documents, [row["is_text_whole"] for row in findings])
+        found_documents = _as_documents(findings)
+        are_whole = [finding["is_text_whole"] for finding in findings]
+        compared += _select_read_whole(encoder, found_documents, are_whole)
         if not compared:
             raise InputError(
                 f"{stored.name} cannot be compared with {encoder.name}, which reads more of a document than "
@@ -289,24 +294,25 @@ class EffectPass:
             [finding["text"] for finding in findings],
             [finding["is_text_whole"] for finding in findings],
         )
-        without, are_rests_read = _tokenize_kept(
+        without_copies, are_rests_read = _tokenize_kept(
             request.encoder,
             [finding["rest"] for finding in findings],
             [finding["is_rest_whole"] for finding in findings],
         )
-        # Where the model reads more than was kept, the beginning would stand for the whole, and copies behind
-        # it for none.
-        are_read = np.logical_and(are_texts_read, are_rests_read)
-        # Only documents that have tokens both with and without copies have effects.
-        positions = [
-            position
-            for position, is_read in enumerate(are_read.tolist())
-            if is_read and with_copies[position] and without[position]
-        ]
+        positions = []  # of the documents whose effect can be determined
+        unread_count = 0
+        for position in range(len(findings)):
+            # Where the model reads more than was kept, the beginning would stand for the whole, and copies
+            # behind it for none.
+            if not are_texts_read[position] or not are_rests_read[position]:
+                unread_count += 1
+            # Only documents that have tokens both with and without copies have effects.
+            elif with_copies[position] and without_copies[position]:
+                positions.append(position)
         effects = self._compute_effects(
             [findings[position] for position in positions],
             [with_copies[position] for position in positions],
-            [without[position] for position in positions],
+            [without_copies[position] for position in positions],
         )
         batch_effects: dict[str, Any] = {}
         for name, values in effects.items():
@@ -314,7 +320,8 @@ class EffectPass:
             for position, value in zip(positions, values.tolist(), strict=True):
                 column[position] = None if math.isnan(value) else value
             batch_effects[name] = column
-        batch_effects[_UNREAD] = are_read.tolist().count(False)
+        batch_effects[_UNREAD] = unread_count
+        # An index has the vectors with copies already.
         encodings_per_document = 2 if request.vectors is None else 1
         return batch_effects, len(positions) * encodings_per_document
 
@@ -322,7 +329,7 @@ class EffectPass:
         self,
         findings: Sequence[Mapping[str, Any]],
         with_copies: Sequence[TokenIds],
-        without: Sequence[TokenIds],
+        without_copies: Sequence[TokenIds],
     ) -> dict[str, Floats]:
         """Return the effects of copies on n documents, shape (n,) for each of `_COLUMNS`; NaN where unknown.
 
@@ -337,14 +344,14 @@ class EffectPass:
         if not findings:
             return {name: np.empty(0) for name in _COLUMNS}
         if request.vectors is None:
-            vectors, are_usable = self._encode(with_copies)
+            vectors_with, are_usable = self._encode(with_copies)
         else:
-            documents = [Document(finding["number"], finding["id"], finding["text"]) for finding in findings]
-            vectors = unit_vectors(request.vectors.of(documents))
-            are_usable = np.ones(len(documents), dtype=np.bool_)
-        vectors_without, are_usable_without = self._encode(without)
+            vectors_with = unit_vectors(request.vectors.of(_as_documents(findings)))
+            are_usable = np.ones(len(findings), dtype=np.bool_)
+        vectors_without, are_usable_without = self._encode(without_copies)
         are_usable &= are_usable_without
-        after = vectors @ panel.queries.T
+        # From here on, all arrays have the shape (documents, queries).
+        after = vectors_with @ panel.queries.T
         before = vectors_without @ panel.queries.T
         overtaken = (_count_below(after, panel) - _count_below(before, panel)) / len(panel.reference)
         effects = {
@@ -362,6 +369,10 @@ class EffectPass:
         return unit_vectors(vectors), are_usable
 
 
+def _as_documents(findings: Sequence[Mapping[str, Any]]) -> list[Document]:
+    return [Document(finding["number"], finding["id"], finding["text"]) for finding in findings]
+
+
 def _tokenize(encoder: IdReader, texts: Sequence[str]) -> list[TokenIds]:
     limit = content_limit(encoder)
     return [text.ids[:limit] for text in encoder.tokenize(texts)]
@@ -371,14 +382,15 @@ def _tokenize_kept(
     encoder: IdReader, texts: Sequence[str], are_uncut: Sequence[bool]
 ) -> tuple[list[TokenIds], list[bool]]:
     """Tokenize texts that may be cut off, and say for each whether the model reads no further anyway."""
-    limit = content_limit(encoder)
+    limit = content_limit(encoder)  # number of ids that the model reads; None for all
     ids = []
     are_read_whole = []
     for text, is_uncut in zip(encoder.tokenize(texts), are_uncut, strict=True):
         ids.append(text.ids[:limit])
         # The last word may have been cut; the ids before it are those of the uncut text.
-        unaffected = len(text.head) + sum(map(len, text.words[:-1]))
-        are_read_whole.append(is_uncut or (limit is not None and unaffected >= limit))
+        unaffected_count = len(text.head) + sum(map(len, text.words[:-1]))
+        reads_no_further = limit is not None and unaffected_count >= limit
+        are_read_whole.append(is_uncut or reads_no_further)
     return ids, are_read_whole
 
 
@@ -391,21 +403,20 @@ def _select_read_whole(
     out.
     """
     ids, are_read_whole = _tokenize_kept(encoder, [document.text for document in documents], are_uncut)
-    read_whole = [
-        (document, ids_of_text)
-        for document, ids_of_text, is_read_whole in zip(documents, ids, are_read_whole, strict=True)
-        if is_read_whole and ids_of_text
-    ]
-    return read_whole[:COMPARED]
+    selected = []
+    for document, ids_of_text, is_read_whole in zip(documents, ids, are_read_whole, strict=True):
+        if is_read_whole and ids_of_text:
+            selected.append((document, ids_of_text))
+    return selected[:COMPARED]
 
 
 def _count_below(similarities: Vectors, panel: Panel) -> NDArray[np.int64]:
     """Return how many clean documents are less similar to a query than a document is, shape (n, q)."""
-    counts_of_query = [
-        np.searchsorted(clean_similarities, document_similarities)
-        for clean_similarities, document_similarities in zip(panel.ranked.T, similarities.T, strict=True)
-    ]
-    return np.stack(counts_of_query, axis=1)
+    counts_by_query = []
+    # One query at a time: the sorted similarities of the clean documents to it, and those of the n documents.
+    for clean_similarities, document_similarities in zip(panel.ranked.T, similarities.T, strict=True):
+        counts_by_query.append(np.searchsorted(clean_similarities, document_similarities))
+    return np.stack(counts_by_query, axis=1)
 
 
 def grade_effect(effect: float | None) -> Severity | None:

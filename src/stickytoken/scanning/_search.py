@@ -52,10 +52,13 @@ class Keeper:
         self._kept: dict[tuple[str, int, str], dict[str, Any]] = {}
 
     def load(self, name: str, index: int, digest: str) -> dict[str, Any] | None:
-        """Return what is stored of a batch under a name; None if nothing is stored with this digest."""
+        """Return what is stored of a batch under a name; None if nothing is, or with another digest.
+
+        The digest stands for everything that the values depend on.
+        """
         if self._folder is None:
             return self._kept.get((name, index, digest))
-        shard = self._folder.read_shard(name, index, [index], _BATCH)
+        shard = self._folder.read_shard(name, index, [index], _BATCH)  # a table of one row
         if shard is None or shard["digest"].item() != digest:
             return None
         return dict(json.loads(shard["values"].item()))
@@ -170,9 +173,9 @@ class Tally:
         """
         self.digests.append(batch.digest)
         self.documents += len(batch.documents)
-        suspected = sum(row["kinds"] == [SpanKind.SUSPECTED] for row in rows)
-        self.suspected += suspected
-        self.found += len(rows) - suspected
+        only_suspected = sum(row["kinds"] == [SpanKind.SUSPECTED] for row in rows)
+        self.suspected += only_suspected
+        self.found += len(rows) - only_suspected
         self.skipped += len(batch.skipped)
         self.skipped_first += batch.skipped[: _NAMED_RECORDS - len(self.skipped_first)]
         for row in rows:
@@ -191,7 +194,7 @@ class Tally:
                 hash_of_text = int.from_bytes(text_hash[:8])
                 beginning = Document(document.number, document.id, document.text[:KEPT_TEXT])
                 self.sample[hash_of_text] = beginning
-        self.sample = dict(heapq.nsmallest(self.sampled, self.sample.items()))
+        self.sample = dict(heapq.nsmallest(self.sampled, self.sample.items()))  # by hash
 
 
 def search(
@@ -235,12 +238,14 @@ def search(
                 break
             next_batch, next_rows = waiting.pop(next_number)
             tally.add(next_batch, next_rows)
-            share = meter.share
             done = tally.documents
-            # The reader runs ahead of the search. So at first, ``share`` is too large, and the estimated
-            # total is too small.
-            total = max(done + 1, round(done / share)) if share else done + 1
-            progress(Progress(_SEARCH, done, total, searched, unit=_SEARCH_UNIT))
+            estimated_total = done + 1  # more are to come, as far as is known
+            share_read = meter.share
+            if share_read:
+                # The reader runs ahead of the search. So at first, this share is too large, and the estimate
+                # is too small.
+                estimated_total = max(estimated_total, round(done / share_read))
+            progress(Progress(_SEARCH, done, estimated_total, searched, unit=_SEARCH_UNIT))
 
     def new_batches() -> Iterator[tuple[Batch, list[str]]]:
         """Yield each batch without stored findings, with its texts; add all other batches to the totals."""

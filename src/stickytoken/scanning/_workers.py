@@ -101,10 +101,11 @@ def examine_batches(
     """
     stream = iter(batches)
     # Examine the first batches in this process, because starting the workers would take longer.
-    for batch, texts in stream if workers <= 1 else islice(stream, 2):
+    examined_here = stream if workers <= 1 else islice(stream, 2)
+    for batch, texts in examined_here:
         yield batch, [examine(text, rules) for text in texts]
-    first = next(stream, None)
-    if first is None:
+    first_for_workers = next(stream, None)
+    if first_for_workers is None:
         return
     idle: SimpleQueue[_Worker] = SimpleQueue()
 
@@ -124,9 +125,9 @@ def examine_batches(
             worker = _Worker(rules)
             ending.callback(worker.end)
             idle.put(worker)
-        for batch, texts in chain([first], stream):
+        for batch, texts in chain([first_for_workers], stream):
             waiting.append((batch, threads.submit(ask, texts)))
-            if len(waiting) > 2 * workers:
+            if len(waiting) > 2 * workers:  # enough for all workers; more would only fill the memory
                 oldest_batch, future = waiting.popleft()
                 yield oldest_batch, future.result()
         for waiting_batch, future in waiting:
@@ -138,13 +139,13 @@ class _Worker:
 
     def __init__(self, rules: CleaningRules) -> None:
         """Start the process. `ask` sends ``rules`` to it before the first texts."""
-        path = os.pathsep.join(entry for entry in sys.path if entry)
+        import_path = os.pathsep.join(entry for entry in sys.path if entry)
         # Without -P, a module in the current folder could replace one that the worker imports.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "stickytoken.scanning._workers"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, "PYTHONPATH": import_path},
             # Keep Ctrl-C away from the worker; the scanning process receives it and ends the worker. The
             # first option does this on POSIX, the second on Windows.
             start_new_session=True,
@@ -160,9 +161,9 @@ class _Worker:
         """
         requests = self._process.stdin
         answers = self._process.stdout
-        answer = b""
+        answer = b""  # stays empty if the process has ended
         if requests is not None and answers is not None:
-            with suppress(BrokenPipeError, ValueError):
+            with suppress(BrokenPipeError, ValueError):  # writing to a pipe that is closed on either side
                 requests.write(self._rules + json.dumps(texts, ensure_ascii=False).encode() + b"\n")
                 requests.flush()
                 self._rules = b""  # they are sent only once

@@ -227,7 +227,9 @@ def filter_by_kind(scan: Scan, kinds: Collection[str]) -> pl.DataFrame:
 
 def count_by_kind(documents: pl.DataFrame, kinds: Collection[str]) -> dict[str, int]:
     """Return how many documents have findings of each kind."""
-    counts = Counter(kind for row in documents["kinds"].to_list() for kind in row)
+    counts: Counter[str] = Counter()
+    for kinds_of_document in documents["kinds"].to_list():
+        counts.update(kinds_of_document)
     return {kind: counts[kind] for kind in SpanKind if kind in kinds and counts[kind]}
 
 
@@ -238,13 +240,12 @@ def add_known(scan: Scan, path: Path) -> int:
         RunError: The file cannot be written.
     """
     lines = path.read_text("utf-8").splitlines() if path.is_file() else []
-    digests = {line.split(" ", 1)[0] for line in lines}
+    known_digests = {line.split(" ", 1)[0] for line in lines}  # with which each line begins
     new_lines = []
     for row in scan.documents.iter_rows(named=True):
-        if row["digest"] not in digests:
-            digests.add(row["digest"])
-            new_lines.append(
-                format_known_line(row["digest"], row["id"], [word["text"] for word in row["words"]])
-            )
+        if row["digest"] not in known_digests:
+            known_digests.add(row["digest"])  # another document may have the same text
+            words = [word["text"] for word in row["words"]]
+            new_lines.append(format_known_line(row["digest"], row["id"], words))
     store.write_atomically(path, "".join(f"{line}\n" for line in [*lines, *new_lines]).encode())
     return len(new_lines)

@@ -183,7 +183,7 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
             confirm_answers(request.encoder)
         table = _tabulate(keeper, tally, effects)
         seconds = time.perf_counter() - began if folder is None else folder.seconds
-        result = _count(tally, table, effects, round(seconds, 1))
+        result = _make_result(tally, table, effects, round(seconds, 1))
         finished_record = record.model_copy(update={"result": result})
         if held is not None:
             held.folder.write_table(DOCUMENTS_FILE, table)
@@ -243,24 +243,24 @@ def _tabulate(keeper: Keeper, tally: Tally, effects: EffectPass | None) -> pl.Da
     for index, batch in enumerate(tally.digests):
         effect_columns = None if effects is None else effects.columns(index, batch)
         for index_in_batch, finding in enumerate(keeper.findings(index, batch)):
-            row = dict(finding)
-            row["words"] = [
+            values = dict(finding)
+            values["words"] = [
                 {"text": text, "kind": kind, "copies": copies} for text, kind, copies in finding["words"]
             ]
-            row["excerpt"] = [{"text": text, "found": marked} for text, marked in finding["excerpt"]]
+            values["excerpt"] = [{"text": text, "found": is_marked} for text, is_marked in finding["excerpt"]]
             if effect_columns is not None:
-                row |= {name: values[index_in_batch] for name, values in effect_columns.items()}
-            # A finding also has the texts that effects are determined on.
-            rows.append({name: row.get(name) for name in SCHEMA})
+                values |= {name: column[index_in_batch] for name, column in effect_columns.items()}
+            # A finding also has the texts that effects are determined on, which are no columns of the table.
+            rows.append({name: values.get(name) for name in SCHEMA})
     table = pl.DataFrame(rows, schema=SCHEMA)
     if effects is None:
         return table
-    effect = table["shift"] / effects.panel.spread
+    effect = table["shift"] / effects.panel.spread  # null where the effect is unknown
     severity = pl.Series([_effects.grade_effect(value) for value in effect.to_list()], dtype=pl.String)
     return table.with_columns(effect=effect, severity=severity, matters=effect >= _effects.SERIOUS_SHIFT)
 
 
-def _count(
+def _make_result(
     tally: Tally, documents: pl.DataFrame, effects: EffectPass | None, seconds: float
 ) -> ScanResultRecord:
     return ScanResultRecord(
@@ -285,18 +285,20 @@ def _count_by_source(tally: Tally, documents: pl.DataFrame, *, has_effects: bool
 
     The list is empty if no document has a source, or if there were too many sources to count.
     """
-    if tally.sources is None or set(tally.sources) <= {None}:
+    if tally.sources is None or all(source is None for source in tally.sources):
         return []
-    found = Counter(documents.filter(~is_only_suspected())["source"])
-    matter = Counter(documents.filter("matters")["source"])
-    sources = [
-        SourceRecord(
+    # The number of documents of each source that have findings, and of those whose effect matters.
+    found_by_source = Counter(documents.filter(~is_only_suspected())["source"])
+    matter_by_source = Counter(documents.filter("matters")["source"])
+    records = []
+    for source, count in tally.sources.items():
+        record = SourceRecord(
             source=source,
             documents=count,
-            found=found[source],
-            matter=matter[source] if has_effects else None,
+            found=found_by_source[source],
+            matter=matter_by_source[source] if has_effects else None,
         )
-        for source, count in tally.sources.items()
-    ]
-    sources.sort(key=lambda row: (-row.found, -row.documents, row.source or ""))
-    return sources[:_LISTED_SOURCES]
+        records.append(record)
+    # The source of a document without one is None, which cannot be compared with texts.
+    records.sort(key=lambda record: (-record.found, -record.documents, record.source or ""))
+    return records[:_LISTED_SOURCES]

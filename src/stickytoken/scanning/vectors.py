@@ -79,19 +79,20 @@ class StoredVectors:
         Raises:
             InputError: a document has no vector, or one that no model gives.
         """
-        places = []
+        row_numbers = []
         for document in documents:
-            place = document.number if self.row_of is None else self.row_of.get(document.id)
-            if place is None or place >= len(self.rows):
+            row = document.number if self.row_of is None else self.row_of.get(document.id)
+            if row is None or row >= len(self.rows):
+                and_ids = "" if self.row_of is None else ", with the same ids"
                 raise InputError(
                     f"{self.name} has no vector for the document {document.id!r}: pass the vectors of all "
-                    f"documents{'' if self.row_of is None else ', with the same ids'}"
+                    f"documents{and_ids}"
                 )
-            places.append(place)
-        vectors = np.asarray(self.rows[places], dtype=np.float32)
-        is_usable = has_vector(vectors)
+            row_numbers.append(row)
+        vectors = np.asarray(self.rows[row_numbers], dtype=np.float32)
+        is_usable = has_vector(vectors)  # shape (n,)
         if not is_usable.all():
-            document = documents[int(np.argmin(is_usable))]
+            document = documents[int(np.argmin(is_usable))]  # the first False
             raise InputError(
                 f"{self.name} has NaN, infinity or only zeros as the vector of the document {document.id!r}: "
                 "encode it again"
@@ -120,18 +121,21 @@ class StoredVectors:
             )
         if not self.is_compared:
             return
+        # Compare them as the search does: for the cosine, by their directions alone.
         expected = similarity.prepared(encoded)
         differences = np.linalg.norm(similarity.prepared(vectors) - expected, axis=1)
-        relative = differences / np.linalg.norm(expected, axis=1)
-        worst = int(relative.argmax())
-        if relative[worst] > _LARGEST_DIFFERENCE:
-            cosine = (
-                Similarity.COSINE.prepared(vectors[[worst]]) @ Similarity.COSINE.prepared(encoded[[worst]]).T
-            )
+        relative_differences = differences / np.linalg.norm(expected, axis=1)
+        worst = int(relative_differences.argmax())
+        largest_difference = relative_differences[worst]
+        if largest_difference > _LARGEST_DIFFERENCE:
+            other_count = int((relative_differences > _LARGEST_DIFFERENCE).sum())
+            stored_direction = Similarity.COSINE.prepared(vectors[[worst]])
+            model_direction = Similarity.COSINE.prepared(encoded[[worst]])
+            cosine = (stored_direction @ model_direction.T).item()
             raise InputError(
                 f"{self.name} does not fit {model}: of {len(ids)} documents encoded again, "
-                f"{int((relative > _LARGEST_DIFFERENCE).sum())} have other vectors (the document "
-                f"{ids[worst]!r} a cosine of {cosine.item():.3f} and a difference of {relative[worst]:.0%}); "
+                f"{other_count} have other vectors (the document "
+                f"{ids[worst]!r} a cosine of {cosine:.3f} and a difference of {largest_difference:.0%}); "
                 "pass vectors of this model, of whole documents, with the same prompt, or leave them out"
             )
 
@@ -149,7 +153,7 @@ def open_vectors(source: VectorSource | StoredVectors) -> StoredVectors:
     if isinstance(source, StoredVectors):
         return source
     if isinstance(source, np.ndarray):
-        return StoredVectors("the given array", _require_matrix(source, "the given array"), None)
+        return StoredVectors("the given array", _require_matrix(source, "the given array"), row_of=None)
     if not isinstance(source, (str, os.PathLike)):
         raise InputError(f"vectors is {shown(source)}: pass a file, or an array of NumPy")
     path = file_path("vectors", source)
@@ -162,10 +166,11 @@ def open_vectors(source: VectorSource | StoredVectors) -> StoredVectors:
         if suffix == ".npz":
             raise _archive_error(path)
         if suffix == ".npy":
-            return StoredVectors(str(path), _require_matrix(_read_npy(path), str(path)), None)
+            return StoredVectors(str(path), _require_matrix(_read_npy(path), str(path)), row_of=None)
         if suffix in _FAISS:
             return _open_faiss(path)
-    if format_of(path)[0] not in TABLE_SUFFIXES:
+    table_suffix, _ = format_of(path)
+    if table_suffix not in TABLE_SUFFIXES:
         raise InputError(f"{path} is in no format in which vectors can be read: pass {_FORMATS}")
     return _open_table(path)
 
@@ -219,36 +224,41 @@ def _open_faiss(path: Path) -> StoredVectors:
         outer: Any = faiss.read_index(str(path))
         index = outer
         row_of = None
-        if hasattr(outer, "id_map"):
+        if hasattr(outer, "id_map"):  # an id for each row of an inner index
             ids = faiss.vector_to_array(outer.id_map).tolist()
             row_of = {str(document_id): row for row, document_id in enumerate(ids)}
             index = faiss.downcast_index(outer.index)
-        if hasattr(index, "make_direct_map"):
+        if hasattr(index, "make_direct_map"):  # without it, an index of cells finds no vector by its row
             index.make_direct_map()
         rows = index.reconstruct_n(0, index.ntotal)
     except RuntimeError as error:
-        # Before it stands where in FAISS this was noticed.
-        reason = str(error).splitlines()[0].rpartition(" failed: ")[2]
+        # The message says first where in FAISS this was noticed.
+        _, _, reason = str(error).splitlines()[0].rpartition(" failed: ")
         raise InputError(f"{path} is no index of FAISS that has vectors: {reason}") from error
     return StoredVectors(str(path), _require_matrix(rows, str(path)), row_of)
 
 
 def _open_table(path: Path) -> StoredVectors:
     read_column: Callable[[str], pl.Series]
-    if format_of(path)[0] == PARQUET:
+    first_values: dict[str, Any] = {}  # the first value of each column that isn't empty; None if all are
+    suffix, _ = format_of(path)
+    if suffix == PARQUET:
         # Only the columns of vectors and ids are read as a whole; of any other file, all columns are.
         file = ParquetFile(path)
-        first_values = {name: file.first_value(name) for name in file.columns}
+        for column in file.columns:
+            first_values[column] = file.first_value(column)
         read_column = file.column
     else:
         table = read_table(path)
-        first_values = {name: next(filter(_is_filled, table.values_of(name)), None) for name in table.columns}
+        for column in table.columns:
+            first_values[column] = next(filter(_is_filled, table.values_of(column)), None)
         read_column = partial(_read_column, table)
     vector_column = _choose_vector_column(first_values, path)
-    id_column = next((name for name in ID_NAMES if name in first_values), None)
+    usual_id_columns = [name for name in ID_NAMES if name in first_values]
     ids = None
     row_of = None
-    if id_column is not None:
+    if usual_id_columns:
+        id_column = usual_id_columns[0]
         ids = [str(value) for value in read_column(id_column).to_list()]
         _require_distinct(ids, id_column, path)
         row_of = {document_id: row for row, document_id in enumerate(ids)}
@@ -274,15 +284,15 @@ def _choose_vector_column(first_values: Mapping[str, Any], path: Path) -> str:
 
 def _require_distinct(ids: Sequence[str], column: str, path: Path) -> None:
     if len(set(ids)) < len(ids):
-        repeated = Counter(ids).most_common(1)[0][0]
+        most_frequent_id = Counter(ids).most_common(1)[0][0]
         raise InputError(
-            f"{path} has the id {repeated!r} twice in the column {column!r}: ids must be distinct"
+            f"{path} has the id {most_frequent_id!r} twice in the column {column!r}: ids must be distinct"
         )
 
 
 def _read_column(table: Table, name: str) -> pl.Series:
     values = [value if _is_filled(value) else None for value in table.values_of(name)]
-    return pl.Series(name, values, strict=False)
+    return pl.Series(name, values, strict=False)  # ids may be numbers in some rows and texts in others
 
 
 def _is_filled(value: object) -> bool:
@@ -305,23 +315,28 @@ def _make_matrix(column: pl.Series, path: Path, ids: Sequence[str] | None) -> ND
             column = column.str.json_decode(pl.List(pl.Float64))
         elif isinstance(column.dtype, pl.Array):
             column = column.arr.to_list()
-        numbers = column.cast(pl.List(pl.Float32))
-        lengths = numbers.list.len().fill_null(0)
+        vectors = column.cast(pl.List(pl.Float32))
+        lengths = vectors.list.len().fill_null(0)  # a missing vector has no numbers
     except pl.exceptions.PolarsError as error:
         raise InputError(f"{path}: {column.name} has a value that is no vector: {one_line(error)}") from error
-    missing = (lengths == 0).arg_true().to_list()
-    if missing:
-        place = f"row {missing[0] + 1}" if ids is None else f"row {missing[0] + 1} (id {ids[missing[0]]!r})"
-        more = f" and in {len(missing) - 1:,} more" if len(missing) > 1 else ""
-        removing = "" if ids is None else ", or remove the row"
+    rows_without = (lengths == 0).arg_true().to_list()
+    if rows_without:
+        first_row = rows_without[0]
+        place = f"row {first_row + 1}"
+        or_remove = ""  # without ids, a row stands for the document at its place
+        if ids is not None:
+            place += f" (id {ids[first_row]!r})"
+            or_remove = ", or remove the row"
+        more = f" and in {len(rows_without) - 1:,} more" if len(rows_without) > 1 else ""
         raise InputError(
-            f"{path}: {column.name} has no vector in {place}{more}: encode the document{removing}"
+            f"{path}: {column.name} has no vector in {place}{more}: encode the document{or_remove}"
         )
     dimensions = int(lengths[0])
-    if (lengths != dimensions).any():
-        row = int((lengths != dimensions).arg_max() or 0)
+    rows_of_other_length = (lengths != dimensions).arg_true().to_list()
+    if rows_of_other_length:
+        row = rows_of_other_length[0]
         raise InputError(
             f"{path}: {column.name} in row {row + 1} has {counted(int(lengths[row]), 'number')}, not "
             f"{dimensions} as the first: correct or remove the row"
         )
-    return numbers.list.to_array(dimensions).to_numpy()
+    return vectors.list.to_array(dimensions).to_numpy()

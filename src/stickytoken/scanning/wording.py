@@ -50,8 +50,10 @@ def headline(scan: Scan) -> str:
     """
     result = scan.result
     found, causes = document_counts(result.found, result.documents, certain_kinds(result.kinds))
-    verb = "has" if result.found <= 1 else "have"
-    sentence = f"{found} {verb} findings{causes if result.found else ''}"
+    verb = "has" if result.found <= 1 else "have"  # "none has"
+    sentence = f"{found} {verb} findings"
+    if result.found:
+        sentence += causes
     if result.suspected:
         more = " more" if result.found else ""
         verb = "is" if result.suspected == 1 else "are"
@@ -69,7 +71,8 @@ def source_table(scan: Scan, most: int) -> tuple[list[str], list[list[Any]]]:
     if has_effects:
         columns.append(f"effect of {SERIOUS_EFFECT}")
     rows: list[list[Any]] = []
-    for source in [source for source in scan.result.sources if source.found][:most]:
+    sources_with_findings = [source for source in scan.result.sources if source.found]
+    for source in sources_with_findings[:most]:
         row: list[Any] = [source.source or "(none)", source.documents, source.found]
         if has_effects:
             row.append(source.matter)
@@ -186,7 +189,9 @@ def describe_findings(row: Mapping[str, Any], kind: SpanKind) -> str:
         row: A row of `Scan.documents`.
         kind: The kind of the findings whose words are named.
     """
-    words = [word for word in row["words"] if word["kind"] == kind] or row["words"]
+    words = [word for word in row["words"] if word["kind"] == kind]
+    if not words:  # a scan keeps a few words of a document, which may all be of other kinds
+        words = row["words"]
     description = ", ".join(
         f"{word['text']!r} \N{MULTIPLICATION SIGN} {word['copies']}" for word in words[:_NAMED_WORDS]
     )
