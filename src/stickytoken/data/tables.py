@@ -211,7 +211,7 @@ def _require_file(path: Path) -> None:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Return the lines of a UTF-8 text file, without their line endings."""
+    """Return the lines of a UTF-8 text file, without ``\\n``; a token may end with ``\\r``, so that stays."""
     _require_file(path)
     with reading(path):
         content = path.read_bytes()
