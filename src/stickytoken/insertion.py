@@ -123,15 +123,15 @@ class TokenizedText:
 def draw_path(
     draw: Callable[[int], SupportsInt], words: int, copies: int, words_per_copy: int = 1
 ) -> tuple[int, ...]:
-    """Draw a path: for each copy, any gap of the text that has the earlier copies.
+    """Draw where copies go: for each, how many words come before it, counting words of earlier copies.
 
     Args:
-        draw: returns a random number from 0 to its argument.
+        draw: returns a random number from 0 to its argument, both included.
         words: number of words in the text.
         copies: number of copies.
         words_per_copy: number of words that a copy adds to the text.
     """
-    return tuple(int(draw(words + copy * words_per_copy)) for copy in range(copies))
+    return tuple(int(draw(words + earlier_copies * words_per_copy)) for earlier_copies in range(copies))
 
 
 def insert_as_text(
@@ -190,10 +190,11 @@ def place_as_text(
 ) -> str:
     """Return the text with the given copies inserted; the copies may be of different tokens.
 
-    `Joining` says where spaces go. If copies are placed at random, all whitespace of the text becomes single
-    spaces.
+    `Joining` says where spaces go. For random placement only, ``path`` lists how many words come before each
+    copy, including earlier copies, and all whitespace of the text becomes single spaces.
     """
     if placement is Placement.RANDOM:
+        # Each step inserts one more copy; the text of the last step has all of them.
         for longer_text in _insert_texts_at_random(copies, text, path, joining):
             text = longer_text
         return text
@@ -201,7 +202,7 @@ def place_as_text(
         copies = ["".join(copies)]  # all of them are one word
     pieces = [*copies, text] if placement is Placement.PREFIX else [text, *copies]
     separator = "" if joining is Joining.GLUED else " "
-    return separator.join(piece for piece in pieces if piece)
+    return separator.join(piece for piece in pieces if piece)  # no space around an empty text
 
 
 def place_as_ids(
@@ -218,6 +219,7 @@ def place_as_ids(
         final_words: Sequence[tuple[int, ...]] = text.words
         for words in _insert_words_at_random(copies, text, path):
             final_words = words
+    # Which ids form a word no longer matters, so all copies may stand together as one.
     elif placement is Placement.PREFIX:
         final_words = (tuple(copies), *text.words)
     else:
@@ -265,7 +267,7 @@ def _pair_with_gaps(copies: Sequence[Copy], path: Sequence[int]) -> Iterator[tup
         raise InputError(
             f"random placement of {len(copies)} copies needs a path of {len(copies)} gaps, got {len(path)}"
         )
-    return zip(copies, path, strict=False)
+    return zip(copies, path, strict=False)  # a path drawn for more copies serves too
 
 
 def _check_gap(gap: int, word_count: int) -> int:

@@ -77,7 +77,7 @@ class Prompting:
         options: dict[str, Any] = {}
         for name, value in asdict(self).items():
             is_general = name in ("layer", "prompt", "prompt_name", "query_prompt")
-            is_set = value is not None and value is not False
+            is_set = value is not None and value is not False  # a layer may be 0
             if is_set and not is_general:
                 options[name] = value
         return options
