@@ -82,7 +82,7 @@ class LocalEngine:
             return
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="probes") as executor:
             preparation = executor.submit(work.prepare, shards[0], self._encoder)
-            for shard, next_shard in zip_longest(shards, shards[1:]):
+            for shard, next_shard in zip_longest(shards, shards[1:]):  # behind the last, the next is None
                 started = time.perf_counter()
                 prepared = preparation.result()
                 if next_shard is not None:

@@ -93,11 +93,12 @@ class MeasurementRecord(Record):
     @property
     def prompts(self) -> dict[str, str] | None:
         """What was put before documents and before queries; None if the record does not say."""
-        documents = self.identity_parts.get("encoder")
-        if not isinstance(documents, dict):
+        encoder_of_documents = self.identity_parts.get("encoder")
+        if not isinstance(encoder_of_documents, dict):
             return None
-        queries = self.identity_parts.get("queries", documents)
-        return {"document": documents["prompt"], "query": queries["prompt"]}
+        # Only recorded if queries are encoded in another way than documents.
+        encoder_of_queries = self.identity_parts.get("queries", encoder_of_documents)
+        return {"document": encoder_of_documents["prompt"], "query": encoder_of_queries["prompt"]}
 
 
 R = TypeVar("R", bound=MeasurementRecord)
@@ -181,7 +182,7 @@ def resumed(folder: ResultFolder, kind: MeasurementKind[R], record: R) -> Iterat
     Raises:
         RunError: the folder is locked, or it contains another measurement or other files.
     """
-    require_vacant(folder, kind)
+    require_vacant(folder, kind)  # before locking, which creates the folder and a file in it
     with folder.locked():
         earlier: R | None = None
         owner: MeasurementRecord | None
@@ -195,7 +196,7 @@ def resumed(folder: ResultFolder, kind: MeasurementKind[R], record: R) -> Iterat
         finished = earlier is not None and kind.finished(earlier, folder)
         try:
             yield Resumed(folder, earlier or record, finished, kind)
-        except BaseException as error:
+        except BaseException as error:  # Ctrl-C too
             shards = folder.shard_count()
             if shards:
                 error.add_note(f"{KEPT_NOTE}: {shards:,} in {folder.path}")
@@ -260,11 +261,12 @@ def require_place(path: Path, kind: MeasurementKind[Any]) -> None:
 
 def require_vacant(folder: ResultFolder, kind: MeasurementKind[Any]) -> None:
     """Raise a RunError if a folder contains anything other than a measurement of this kind."""
-    foreign = folder.holds_other_files(kind.file)
-    if not foreign and not (folder.path / kind.file).is_file():
+    is_foreign = folder.holds_other_files(kind.file)
+    if not is_foreign and not (folder.path / kind.file).is_file():
+        # A measurement that was interrupted may have left only its identity.
         owner = folder.read_record(IDENTITY_FILE, IdentityRecord)
-        foreign = owner is not None and owner.kind != kind.name
-    if foreign:
+        is_foreign = owner is not None and owner.kind != kind.name
+    if is_foreign:
         raise RunError(f"{folder.path} contains files but no {kind.name}: choose an empty or new folder")
 
 
