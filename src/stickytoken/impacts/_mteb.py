@@ -82,7 +82,8 @@ class EditingEncoder:
             options: passed on to MTEB's encoder.
         """
         side = self._settings.side
-        if prompt_type is None or side is Side.BOTH or str(prompt_type.value) == side.value:
+        gets_copies = prompt_type is None or side is Side.BOTH or str(prompt_type.value) == side.value
+        if gets_copies:
             from datasets import Dataset
             from torch.utils.data import DataLoader as Loader
 
@@ -95,7 +96,7 @@ class EditingEncoder:
 
     def edit(self, texts: Sequence[str], role: Role | None = None) -> list[str]:
         """Return the texts of a role after inserting the copies of the condition."""
-        if not self._condition.tokens and not self._room:
+        if not self._condition.tokens and not self._room:  # nothing is inserted, and no room is kept free
             return list(texts)
         encoder = in_role(self._encoder, role)
         fitted_texts = fit_texts(encoder, texts, self._room, Insertion.TEXT, "an MTEB task")
@@ -133,11 +134,12 @@ class _TaskEditor:
 
     def edit_data(self, data: Any) -> Any:
         """Return the data of a split, or of all splits below it, with edited texts."""
-        if isinstance(data, Mapping) and "corpus" in data:
+        if isinstance(data, Mapping) and "corpus" in data:  # a split of retrieval or reranking
             return {**data, "corpus": self._edit_corpus(data)}
-        if isinstance(data, Mapping):
+        if isinstance(data, Mapping):  # splits or languages by name
             # The texts that a classifier is trained on stay as they are.
             return {name: split if name == "train" else self.edit_data(split) for name, split in data.items()}
+        # A split of another task is a table.
         column = _EDITED_COLUMNS[self._kind]
         texts = data[column][:]  # as a list
         return data.remove_columns(column).add_column(column, self._edit_texts(texts))
@@ -220,18 +222,18 @@ class _MtebWork(GroupWork):
             seed = condition.seed if self._depends_on_seed(condition) else None
             if seed not in row_by_seed:
                 task = self.task
-                edited_before = 0
-                edits_of_model = condition
-                if condition.draws_token:
-                    task, edited_before = edit_task(task, condition)
-                    edits_of_model = replace(condition, tokens=())
-                model = EditingEncoder(id_encoder, edits_of_model, self.settings, self.room)
+                edited_in_data = 0
+                condition_of_model = condition
+                if condition.draws_token:  # the data of the task are edited, and the model inserts nothing
+                    task, edited_in_data = edit_task(task, condition)
+                    condition_of_model = replace(condition, tokens=())
+                model = EditingEncoder(id_encoder, condition_of_model, self.settings, self.room)
                 score = task_data.evaluate(model, task)
                 row_by_seed[seed] = {
                     UNIT: 0,  # the task has a single outcome, its score
                     self.task.columns[0]: score,
                     _TEXTS: model.encoded,
-                    _EDITED: edited_before + model.edited,
+                    _EDITED: edited_in_data + model.edited,
                     _CUT: model.cut,
                 }
             rows.append(row_by_seed[seed])
@@ -243,9 +245,9 @@ class _MtebWork(GroupWork):
         It does if the gaps of the copies are random. It also does if there are several tokens, because the
         order of their copies is random, and with the edits of the paper.
         """
-        has_copies = bool(condition.tokens)
         if condition.draws_token:
             return True
+        has_copies = bool(condition.tokens)
         has_random_gaps = self.settings.placement is Placement.RANDOM
         has_random_order = len(condition.tokens) > 1
         return has_copies and (has_random_gaps or has_random_order)
