@@ -172,19 +172,21 @@ def _list_encodings(encoder: Encoder) -> list[_Encoding]:
     """
     if not isinstance(encoder, CausalPromptEncoder):
         return [_Encoding(_AS_IT_IS, encoder)]
-    reading = encoder.reading
-    plain = replace(reading, prepending=None)
+    # A reading is a prompt, the layer that is read, and token prepending.
+    own_reading = encoder.reading
+    plain = replace(own_reading, prepending=None)
     readings = []
     reads_last_layer = encoder.prompted.layer_count == encoder.layers
     if not reads_last_layer:
         readings.append((_PLAIN, replace(plain, layer=-1)))
     readings.append((_PLAIN, plain))
-    if reading.prepending is not None:
-        readings.append(("token prepending", reading))
-    return [
-        _Encoding(name, encoder if compared_reading == reading else encoder.reread(compared_reading))
-        for name, compared_reading in readings
-    ]
+    if own_reading.prepending is not None:
+        readings.append(("token prepending", own_reading))
+    encodings = []
+    for name, reading in readings:
+        encoder_of_reading = encoder if reading == own_reading else encoder.reread(reading)
+        encodings.append(_Encoding(name, encoder_of_reading))
+    return encodings
 
 
 def compare(encoder: Encoder, task: AnyTask, *, seed: int = 42) -> Comparison:
@@ -261,6 +263,7 @@ def _resample_main_scores(task: Task, outcomes: NDArray[np.float64], seed: int) 
     key = [seed, int(task.fingerprint[:8], 16)]
     samples = bootstrap_samples(task.units, _RESAMPLES, key)
     main_metric = task.metrics[0]
+    # Shape (1 + samples, ways of encoding); the first row is of all units.
     return 100 * resampled(lambda sample: task.scores(main_metric, outcomes, sample), samples)
 
 
@@ -346,7 +349,8 @@ def average(comparisons: Sequence[Comparison]) -> TaskMean:
     means = [_average_if_all_defined([score.main_score for score in scores]) for scores in scores_by_encoding]
     resamples = [comparison.resamples for comparison in comparisons if comparison.resamples is not None]
     differences: list[Difference] = []
-    if len(resamples) == len(comparisons):
+    has_mteb_task = len(resamples) < len(comparisons)
+    if not has_mteb_task:
         # Row by row, the mean over tasks: of the scores, and of those from one bootstrap sample of each task.
         # The tasks were resampled independently of each other.
         differences = _compute_differences(first_scores, np.mean(resamples, axis=0))
