@@ -158,7 +158,9 @@ def clean_sentence(text: str) -> str:
     if text and not text.endswith((".", "?", '"', "'")):
         text += "."
     text = text.replace('"', "'")
-    return text[:-1] + "." if text.endswith("?") else text
+    if text.endswith("?"):
+        text = text[:-1] + "."
+    return text
 
 
 def clean_inner_text(text: str, *, quoted: bool) -> str:

@@ -111,8 +111,8 @@ class _MergedQuotes:
         head = self.head if content[: len(self.head)] == self.head else ()
         content = content[len(head) :]
         tail = self.tail if self.tail and content[-len(self.tail) :] == self.tail else ()
-        words = content[: len(content) - len(tail)]
-        return _MergedQuotes(head, tail).with_words(words)
+        ids_between = content[: len(content) - len(tail)]
+        return _MergedQuotes(head, tail).with_words(ids_between)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,8 @@ class PromptTokenizer:
         stop = len(filled.ids) - len(self.prompts[0].after)
         ids_of_copy = _select_ids_between(filled.ids, spans, first_character, filled.end_character)
         start = stop - len(ids_of_copy)  # the ids of the copy are consecutive
-        if start < stop and spans[start][0] < first_character:
+        is_empty = start == stop
+        if not is_empty and spans[start][0] < first_character:
             # The first id begins before the copy, so the tokenizer merged the copy with the template.
             return None
         return range(start, stop)
@@ -359,9 +360,9 @@ def _select_ids_between(ids: Sequence[int], spans: Sequence[Span], start: int, s
 
 
 def _find_common_prefix(rows: Sequence[Ids]) -> Ids:
-    columns = zip(*rows, strict=False)  # the ids of all rows at one position; the shortest row ends it
-    equal_columns = takewhile(lambda column: len(set(column)) == 1, columns)
-    return tuple(column[0] for column in equal_columns)
+    ids_by_position = zip(*rows, strict=False)  # of all rows; the shortest row ends it
+    ids_that_agree = takewhile(lambda ids: len(set(ids)) == 1, ids_by_position)
+    return tuple(ids[0] for ids in ids_that_agree)
 
 
 def _find_common_suffix(rows: Sequence[Ids]) -> Ids:
