@@ -210,9 +210,9 @@ def place_as_ids(
 ) -> tuple[int, ...]:
     """Return the ids of the text with the given copies inserted; the copies may be of different tokens.
 
-    The copies go between the head and the tail of the text: before its words, after them, or at random among
-    them. ``path`` lists, for each copy, the number of words before it, including earlier copies. It is used
-    for random placement only.
+    The copies go between the head and the tail of the text, which belong to a prompt: before its words, after
+    them, or at random among them. ``path`` lists, for each copy, the number of words before it, including
+    earlier copies. It is used for random placement only.
     """
     if placement is Placement.RANDOM:
         # Each step inserts one more copy; the words of the last step contain all copies.
@@ -247,7 +247,7 @@ def _insert_texts_at_random(
             else:
                 words[0] = copy + words[0]
         else:
-            words.insert(_check_gap(gap, len(words)), copy)
+            words.insert(_require_inside(gap, len(words)), copy)
         text = " ".join(words)
         yield text
 
@@ -258,11 +258,12 @@ def _insert_words_at_random(
     """Yield the words of the text, as one list that grows, each time that one more copy is inserted."""
     words = list(text.words)
     for copy, gap in _pair_with_gaps(copies, path):
-        words.insert(_check_gap(gap, len(words)), (copy,))
+        words.insert(_require_inside(gap, len(words)), (copy,))
         yield words
 
 
 def _pair_with_gaps(copies: Sequence[Copy], path: Sequence[int]) -> Iterator[tuple[Copy, int]]:
+    # The gap of a copy is the number of words before it.
     if len(path) < len(copies):
         raise InputError(
             f"random placement of {len(copies)} copies needs a path of {len(copies)} gaps, got {len(path)}"
@@ -270,7 +271,8 @@ def _pair_with_gaps(copies: Sequence[Copy], path: Sequence[int]) -> Iterator[tup
     return zip(copies, path, strict=False)  # a path drawn for more copies serves too
 
 
-def _check_gap(gap: int, word_count: int) -> int:
+def _require_inside(gap: int, word_count: int) -> int:
+    # Returns the gap, which is the number of words before a copy.
     if not 0 <= gap <= word_count:
         raise InputError(
             f"gap {gap} of a random placement lies outside a sentence of {word_count} words: pass a gap "

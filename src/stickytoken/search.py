@@ -164,7 +164,8 @@ def push_ratios(
     def count_results(is_result: NDArray[np.bool_]) -> NDArray[np.float64]:
         """Return the weight of the results, shape (1 + samples,): of all pairs, then of each sample."""
         weighted = np.where(is_result, weights, 0.0)
-        of_samples = ((query_weights @ weighted) * document_weights).sum(axis=1)
+        by_document = query_weights @ weighted  # shape (samples, n)
+        of_samples = (by_document * document_weights).sum(axis=1)
         of_all_pairs = weighted.sum()
         return np.concatenate([[of_all_pairs], of_samples])
 

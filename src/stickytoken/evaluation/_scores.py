@@ -214,7 +214,7 @@ def compare(encoder: Encoder, task: AnyTask, *, seed: int = 42) -> Comparison:
         tasks.load_data(task)
         scores = [_score_mteb(encoding, task) for encoding in _list_encodings(encoder)]
         return Comparison(scores, similarity=similarity_of(encoder))
-    texts, cut = _truncate_texts(encoder, task)
+    texts, truncated_count = _truncate_texts(encoder, task)
     scores = []
     outcomes = []  # of each way of encoding, shape (units, columns)
     for encoding in _list_encodings(encoder):
@@ -230,11 +230,12 @@ def compare(encoder: Encoder, task: AnyTask, *, seed: int = 42) -> Comparison:
         prompts = prompts_of(encoder)
     else:
         prompts = {"text": capabilities_of(in_role(encoder, None)).prompt}
-    return Comparison(scores, cut, differences, resamples, similarity_of(encoder), prompts)
+    return Comparison(scores, truncated_count, differences, resamples, similarity_of(encoder), prompts)
 
 
 def _score_mteb(encoding: _Encoding, task: MtebTask) -> Score:
     started = time.perf_counter()
+    # MTEB evaluates a SentenceTransformer.
     if isinstance(encoding.encoder, CausalPromptEncoder):
         model = encoding.encoder.sentence_transformer()
     else:
@@ -377,14 +378,15 @@ def guess_note(comparison: Comparison | TaskMean) -> str | None:
     """
     if not comparison.differences:
         return None
-    # If the encoder has a layer of its own, the first difference is that of the plain prompt at this layer.
-    to_last_layer = comparison.differences[0]
-    is_worse = to_last_layer.high is not None and to_last_layer.high < 0
-    if to_last_layer.encoding != _PLAIN or not is_worse:
+    # If the encoder has a layer of its own, the first difference is that of the plain prompt: its score at
+    # this layer minus its score after the last layer.
+    own_minus_last = comparison.differences[0]
+    is_worse = own_minus_last.high is not None and own_minus_last.high < 0
+    if own_minus_last.encoding != _PLAIN or not is_worse:
         return None
-    interval = f"interval {to_last_layer.low:.2f} to {to_last_layer.high:.2f}"
+    interval = f"interval {own_minus_last.low:.2f} to {own_minus_last.high:.2f}"
     return (
-        f"the plain prompt scores worse at layer {to_last_layer.layer} than after the last layer "
-        f"({to_last_layer.value:.2f}, {interval}): read the last layer with --set layer=-1, or choose a "
+        f"the plain prompt scores worse at layer {own_minus_last.layer} than after the last layer "
+        f"({own_minus_last.value:.2f}, {interval}): read the last layer with --set layer=-1, or choose a "
         "layer with `stickytoken tune`"
     )

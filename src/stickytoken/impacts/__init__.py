@@ -238,6 +238,7 @@ _MTEB_TEXTS = 5_000
 def _count_texts_by_stage(
     tasks: Sequence[AnyTask], conditions: Sequence[Condition], settings: ImpactSettings
 ) -> dict[str, int]:
+    """Return roughly how many texts each stage encodes, by which its progress counts."""
     texts_by_stage: dict[str, int] = {}
     for task in tasks:
         if isinstance(task, MtebTask):

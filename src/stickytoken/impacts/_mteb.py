@@ -61,11 +61,14 @@ class EditingEncoder:
             self._settings = replace(settings, insertion=Insertion.TEXT)
         self._room = room
         self._inner: Any = SentenceTransformerEncoderWrapper(task_data.require_module(encoder))
+        # MTEB calls these two, and `encode`.
         self.similarity = self._inner.similarity
         self.similarity_pairwise = self._inner.similarity_pairwise
+        # Numbers of texts that were encoded, edited and truncated.
         self.encoded = 0
         self.edited = 0
         self.cut = 0
+        # MTEB tells results apart by name and revision.
         identity = [asdict(encoder.identify()), asdict(condition), asdict(self._settings), room]
         self.mteb_model_meta = self._inner.mteb_model_meta.model_copy(
             update={"name": f"stickytoken/{condition.kind.value}", "revision": digest(identity)}
@@ -242,15 +245,15 @@ class _MtebWork(GroupWork):
     def _depends_on_seed(self, condition: Condition) -> bool:
         """Return whether the seed of a condition changes the edited texts.
 
-        It does if the gaps of the copies are random. It also does if there are several tokens, because the
+        It does if the places of the copies are random. It also does if there are several tokens, because the
         order of their copies is random, and with the edits of the paper.
         """
         if condition.draws_token:
             return True
         has_copies = bool(condition.tokens)
-        has_random_gaps = self.settings.placement is Placement.RANDOM
+        has_random_places = self.settings.placement is Placement.RANDOM
         has_random_order = len(condition.tokens) > 1
-        return has_copies and (has_random_gaps or has_random_order)
+        return has_copies and (has_random_places or has_random_order)
 
 
 def run_mteb_task(runner: TaskRunner, task: MtebTask) -> tuple[NDArray[np.float64], TaskRecord]:

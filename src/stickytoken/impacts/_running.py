@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -170,14 +171,16 @@ class TaskWork(GroupWork):
         rows = []
         for condition in prepared:
             vectors = {}
-            for text_role, texts in self.texts.items():
+            for text_role, fitted_texts in self.texts.items():
                 role = find_role(self.task, text_role)  # None if the task has no queries
                 encoder_of_role = in_role(encoder, role)
                 copies = self.settings.copies if text_role in self.edited_roles else 0
                 if condition.draws_token and copies:
                     probes = self._make_published_probes(text_role, condition, encoder_of_role)
                 else:
-                    probes = [insert_copies(self.settings, fitted, condition, copies) for fitted in texts]
+                    probes = [
+                        insert_copies(self.settings, fitted, condition, copies) for fitted in fitted_texts
+                    ]
                 vectors[text_role] = self.clean[role].collect(probes, encoder_of_role, new_vectors[role])
             outcomes = self.task.outcomes(vectors, condition.seed, self.similarity)
             rows += make_rows(self.task.columns, outcomes)
@@ -241,7 +244,7 @@ def run_task(runner: TaskRunner, task: Task) -> tuple[NDArray[np.float64], TaskR
             _require_same_tokens(runner.encoder, encoder, insertion)
             room = compute_room(encoder, runner.conditions, settings.copies, insertion)
         fitted_by_role[role] = fit_texts(encoder, texts, room, insertion, task.name)
-    all_fitted = [fitted for fitted_texts in fitted_by_role.values() for fitted in fitted_texts]
+    all_fitted = list(chain.from_iterable(fitted_by_role.values()))
 
     # Texts without copies are encoded once for all conditions. Roles in the task that the model encodes in
     # the same way, such as both sentences of a pair, are encoded together.
@@ -249,7 +252,7 @@ def run_task(runner: TaskRunner, task: Task) -> tuple[NDArray[np.float64], TaskR
     for text_role, fitted_texts in fitted_by_role.items():
         inputs = inputs_by_role.setdefault(find_role(task, text_role), [])
         inputs += [fitted.as_probe(insertion) for fitted in fitted_texts]
-    clean = {}
+    clean_vectors = {}
     for role_of_inputs, inputs in inputs_by_role.items():
         distinct_inputs = tuple(dict.fromkeys(inputs))
         vectors = encode_in_shards(
@@ -262,9 +265,9 @@ def run_task(runner: TaskRunner, task: Task) -> tuple[NDArray[np.float64], TaskR
             shard_texts=_SHARD_TEXTS,
             allow_missing=True,  # as among texts with copies
         )
-        clean[role_of_inputs] = CleanVectors(distinct_inputs, vectors)
+        clean_vectors[role_of_inputs] = CleanVectors(distinct_inputs, vectors)
     similarity = similarity_of(runner.encoder)
-    work = TaskWork(name, task, fitted_by_role, edited_roles, settings, clean, similarity)
+    work = TaskWork(name, task, fitted_by_role, edited_roles, settings, clean_vectors, similarity)
     outcomes = runner.run(work, task.units, task.columns, task.name)
     edited_count = 0
     for role in edited_roles:

@@ -229,7 +229,7 @@ def _make_condition_rows(
     drops = contrast_intervals(resampled_scores, clean_weights - groups.weights, confidence)
     rows = []
     for group, score, drop in zip(groups.groups, scores, drops, strict=True):
-        is_clean = group[0].kind is Kind.CLEAN
+        is_clean = group[0].kind is Kind.CLEAN  # clean texts have no drop from themselves
         shown_drop = Interval(value=None, low=None, high=None) if is_clean else drop
         row = {**label_condition(group[0], tokens_by_id), "score": present(score)}
         rows.append(row | shown_drop.as_columns("drop"))

@@ -50,7 +50,7 @@ class Prompt:
         return all(_QUOTED_SENTENCE in _remove_placeholder(template) for template in self.templates)
 
     def split_template(self, template: str, *, prepending: bool) -> tuple[str, ...]:
-        """Return the parts of a template around the sentence: two parts, or three for an echo.
+        """Return the parts of a template around the sentence: two, or three for an echo, which has it twice.
 
         With token prepending, a template that has no placeholder gets one before the sentence.
         """

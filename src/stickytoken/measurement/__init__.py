@@ -520,7 +520,8 @@ class ResultFolder:
 
 
 def _find_problem(values: pl.Series, required_type: Any, *, is_filled: bool) -> str | None:
-    # The first that breaks a requirement on a column of a table. Without a type, numbers need not be finite.
+    # Returns what is wrong with a column of a table, as part of an error message; None if nothing is. Without
+    # a required type, numbers need not be finite.
     if required_type is not None and values.dtype != required_type:
         return f"{values.dtype} values instead of {required_type}"
     if required_type is not None and values.dtype.is_float() and not values.is_finite().all():

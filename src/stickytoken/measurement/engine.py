@@ -85,7 +85,7 @@ class LocalEngine:
             for shard, next_shard in zip_longest(shards, shards[1:]):  # behind the last, the next is None
                 started = time.perf_counter()
                 prepared = preparation.result()
-                if next_shard is not None:
+                if next_shard is not None:  # is prepared while the model computes this one
                     preparation = executor.submit(work.prepare, next_shard, self._encoder)
                 rows, sequences = work.compute(prepared, self._encoder)
                 yield ComputedShard(shard, rows, ShardCost(time.perf_counter() - started, sequences))

@@ -130,7 +130,7 @@ def _connect(ray: Any, address: str | None) -> None:
     if address is None:  # Ray starts on this machine, and only then takes these options
         options = {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
     try:
-        with _ray_silenced():
+        with _ray_silenced(address):
             ray.init(address=address or "local", log_to_driver=False, configure_logging=False, **options)
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         reason = " ".join(str(error).split())[:_QUOTED_CHARACTERS]
@@ -139,19 +139,22 @@ def _connect(ray: Any, address: str | None) -> None:
 
 
 @contextmanager
-def _ray_silenced() -> Iterator[None]:
-    """Context manager that makes Ray start without usage reports and log messages.
+def _ray_silenced(address: str | None) -> Iterator[None]:
+    """Context manager that makes Ray start, or connect to an address, without usage reports and log messages.
 
     Ray's workers get normal priority, instead of the lowest priority. Environment variables that the user has
     set are not changed.
     """
     variables = {
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_gcs_server_port_wait_time_s": "1",
         # By default, Ray's workers have the lowest priority on the machine, although the user is waiting for
         # their results.
         "RAY_worker_niceness": "0",
     }
+    if address is not None:
+        # A cluster that does not answer is noticed after a second. A Ray that starts here gets the time that
+        # it needs.
+        variables["RAY_gcs_server_port_wait_time_s"] = "1"
     unset_variables = {name: value for name, value in variables.items() if name not in os.environ}
     os.environ.update(unset_variables)
     logger = logging.getLogger("ray")
@@ -358,9 +361,9 @@ class RayEngine:
             StickyTokenError: the work raised this error on a worker.
         """
         key = next(self._keys)  # tells the workers that this is new work
-        reference = [self._ray.put(work)]
+        reference = [self._ray.put(work)]  # in a list, so that Ray does not fetch the work for every shard
         queue = deque(shards)
-        attempts = Counter[int]()
+        attempts = Counter[int]()  # how many workers died, by the index of the shard that they computed
         try:
             while queue or any(worker.shards for worker in self._workers):
                 for worker in self._workers:

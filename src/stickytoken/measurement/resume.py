@@ -185,14 +185,14 @@ def resumed(folder: ResultFolder, kind: MeasurementKind[R], record: R) -> Iterat
     require_vacant(folder, kind)  # before locking, which creates the folder and a file in it
     with folder.locked():
         earlier: R | None = None
-        owner: MeasurementRecord | None
+        present: MeasurementRecord | None
         if (folder.path / kind.file).is_file():
             earlier = kind.read(folder)
-            owner = earlier
-        else:
-            owner = folder.read_record(IDENTITY_FILE, IdentityRecord)
-        if owner is not None and owner.identity != record.identity:
-            refuse_different(folder.path, kind.name, record.identity_parts, owner.identity_parts)
+            present = earlier
+        else:  # an interrupted measurement may have left only its identity
+            present = folder.read_record(IDENTITY_FILE, IdentityRecord)
+        if present is not None and present.identity != record.identity:
+            refuse_different(folder.path, kind.name, record.identity_parts, present.identity_parts)
         finished = earlier is not None and kind.finished(earlier, folder)
         try:
             yield Resumed(folder, earlier or record, finished, kind)
@@ -251,7 +251,7 @@ def measurements_in(
 def require_place(path: Path, kind: MeasurementKind[Any]) -> None:
     """Raise a RunError if a measurement cannot be written to a folder. Called before anything slow.
 
-    The folder may be read-only, contain something else, or be in use by another process.
+    It cannot if the folder is read-only, contains something else, or is in use by another process.
     """
     require_writable(path)
     folder = ResultFolder(path)
@@ -263,9 +263,9 @@ def require_vacant(folder: ResultFolder, kind: MeasurementKind[Any]) -> None:
     """Raise a RunError if a folder contains anything other than a measurement of this kind."""
     is_foreign = folder.holds_other_files(kind.file)
     if not is_foreign and not (folder.path / kind.file).is_file():
-        # A measurement that was interrupted may have left only its identity.
-        owner = folder.read_record(IDENTITY_FILE, IdentityRecord)
-        is_foreign = owner is not None and owner.kind != kind.name
+        # An interrupted measurement may have left only its identity.
+        present = folder.read_record(IDENTITY_FILE, IdentityRecord)
+        is_foreign = present is not None and present.kind != kind.name
     if is_foreign:
         raise RunError(f"{folder.path} contains files but no {kind.name}: choose an empty or new folder")
 

@@ -73,12 +73,13 @@ _LEAST_SHARD = 1 / 8
 
 
 def cut_into_shards(tokens: Sequence[Token], probes_per_token: int, shard_probes: int) -> list[Shard[Token]]:
-    """Divide tokens into shards of nearly equal size, each with at most ``shard_probes`` probes if possible.
+    """Divide tokens into shards (groups that are computed and saved together) of nearly equal size.
 
-    The number of shards is rounded up to a multiple of `_SHARD_MULTIPLE`, so that workers get equal numbers,
-    unless shards would then have fewer than an eighth of ``shard_probes`` probes.
+    Each has at most ``shard_probes`` probes (texts to encode) if possible. The number of shards is rounded up
+    to a multiple of `_SHARD_MULTIPLE`, so that workers get equal numbers, unless shards would then have fewer
+    than an eighth of ``shard_probes`` probes.
     """
-    probes_per_token = max(1, probes_per_token)
+    probes_per_token = max(1, probes_per_token)  # a stage may need none
     tokens_per_shard = max(1, shard_probes // probes_per_token)
     count = math.ceil(len(tokens) / tokens_per_shard)
     rounded_count = math.ceil(count / _SHARD_MULTIPLE) * _SHARD_MULTIPLE
@@ -193,7 +194,7 @@ def _count_copies_seen(
 ) -> list[list[int]]:
     """Count, for each token, how often its id is in each of its probes and not in the carrier without copies.
 
-    ``probes`` has one probe for each carrier, token by token.
+    A probe is a carrier text with copies. ``probes`` has one for each carrier, token by token.
     """
     ids_of_carriers = encoder.content_ids(carrier_texts)
     # All at once, which is faster than token by token. All probes are texts; the condition is for mypy.

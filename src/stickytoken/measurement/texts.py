@@ -29,7 +29,7 @@ def tokenize_probes(encoder: Encoder, probes: Sequence[Probe], truncate: bool = 
 
     Args:
         encoder: the model.
-        probes: the probes, either all as texts or all as tuples of token ids.
+        probes: inputs of the model, either all as texts or all as tuples of token ids.
         truncate: whether to truncate texts to the model's limit.
     """
     texts = [probe for probe in probes if isinstance(probe, str)]
@@ -48,7 +48,7 @@ def encode_probes(
 
     Args:
         encoder: the model.
-        probes: the P probes, either all as texts or all as tuples of token ids.
+        probes: P inputs of the model, either all as texts or all as tuples of token ids.
         precision: precision to run the model in, which requires that the probes are token ids; if None, the
             model's own precision.
     """
@@ -142,7 +142,7 @@ def encode_in_shards(
     Returns:
         The vectors, shape (texts, d).
     """
-    placed_probes = list(enumerate(probes))
+    placed_probes = list(enumerate(probes))  # by its position, a stored vector is recognized
     shards = [
         Shard(index, tuple(placed_probes[first : first + shard_texts]))
         for index, first in enumerate(range(0, len(probes), shard_texts))

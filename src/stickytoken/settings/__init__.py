@@ -217,7 +217,7 @@ class FieldType:
             return None
         if not self.repeated:
             return self._convert_one(name, value)
-        items = value if isinstance(value, (tuple, list)) else (value,)
+        items = value if isinstance(value, (tuple, list)) else (value,)  # one value may stand alone
         if not items:
             raise InputError(f"{name} is empty: pass at least one value")
         return tuple(self._convert_one(name, item) for item in items)

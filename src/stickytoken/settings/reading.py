@@ -64,7 +64,11 @@ class Columns:
         return tuple(field for _, field in self._split_template() if field)
 
     def fill(self, texts: dict[str, str]) -> FilledText:
-        """Return the text of a record whose texts are keyed by column. Missing texts are left out."""
+        """Return the text of a record, and where in it the text of each column begins.
+
+        ``texts`` is keyed by column. A column of the template that it lacks is left out, and so is white
+        space at both ends of a filled template.
+        """
         if self.template is not None:
             pieces = self._split_template()
         else:

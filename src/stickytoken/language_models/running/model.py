@@ -113,7 +113,7 @@ class PromptedModel:
             InputError: the prompt leaves no room for a text, or ``requested`` is more than the positions.
         """
         name = self.decoder.name
-        positions = readable_positions(self.decoder.model, requested, name)
+        positions = readable_positions(self.decoder.model, requested, name)  # refuses more than there are
         tokenizer_limit = getattr(tokenizer, "model_max_length", None)
         # A tokenizer without a limit declares a huge number.
         limits = [limit for limit in (tokenizer_limit, positions) if limit is not None and limit < NO_LIMIT]
