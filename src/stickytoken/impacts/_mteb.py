@@ -19,7 +19,15 @@ from stickytoken.encoders.protocol import Encoder, IdEncoder
 from stickytoken.encoders.roles import Role, in_role
 from stickytoken.errors import InputError
 from stickytoken.impacts._editing import Condition, compute_room, edit_as_published, insert_copies
-from stickytoken.impacts._running import UNIT, Group, GroupWork, TaskRunner, make_stage_name, make_task_record
+from stickytoken.impacts._running import (
+    UNIT,
+    Group,
+    GroupWork,
+    TaskRunner,
+    find_answers,
+    make_stage_name,
+    make_task_record,
+)
 from stickytoken.impacts.results import TaskRecord
 from stickytoken.insertion import Insertion, Placement, Side
 from stickytoken.machine import digest
@@ -156,11 +164,8 @@ class _TaskEditor:
         has_titles = "title" in corpus.column_names
         titles = corpus["title"][:] if has_titles else [""] * len(corpus)
         texts = [f"{title} {text}".strip() for title, text in zip(titles, corpus["text"][:], strict=True)]
-        relevant: set[str] = set()
-        if self._kind == "Reranking":
-            for score_by_document in data["relevant_docs"].values():
-                relevant |= {document for document, score in score_by_document.items() if score > 0}
-        to_edit = [index for index, document in enumerate(corpus["id"][:]) if document not in relevant]
+        unedited = find_answers(data["relevant_docs"]) if self._kind == "Reranking" else set()
+        to_edit = [index for index, document in enumerate(corpus["id"][:]) if document not in unedited]
         edited_texts = self._edit_texts([texts[index] for index in to_edit])
         for index, text in zip(to_edit, edited_texts, strict=True):
             texts[index] = text

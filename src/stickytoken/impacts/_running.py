@@ -208,10 +208,19 @@ def find_edited_indices(task: Task, role: str) -> list[int]:
     """
     if not isinstance(task, RerankingTask):
         return list(range(len(task.texts[role])))
-    relevant = set()
-    for score_by_document in task.relevant.values():
-        relevant |= {document for document, score in score_by_document.items() if score > 0}
-    return [index for index, document in enumerate(task.documents) if document not in relevant]
+    answers = find_answers(task.relevant)
+    return [index for index, document in enumerate(task.documents) if document not in answers]
+
+
+def find_answers(judgements: Mapping[str, Mapping[str, float]]) -> set[str]:
+    """Return the documents that answer any query: those with a relevance above 0.
+
+    ``judgements`` has the relevance of documents, keyed by query and document.
+    """
+    answers: set[str] = set()
+    for relevance_by_document in judgements.values():
+        answers |= {document for document, relevance in relevance_by_document.items() if relevance > 0}
+    return answers
 
 
 def make_rows(columns: Sequence[str], outcomes: Outcomes) -> list[dict[str, Any]]:
