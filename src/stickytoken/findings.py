@@ -98,7 +98,7 @@ class Finding:
 __all__ = ["Finding", "JsonValue", "Level", "Rule"]
 
 
-_COMMANDS = {Level.ERROR: "error", Level.WARNING: "warning", Level.NOTE: "notice"}
+_GITHUB_COMMANDS = {Level.ERROR: "error", Level.WARNING: "warning", Level.NOTE: "notice"}
 
 
 def github_annotations(findings: Iterable[Finding], incomplete: Sequence[str] = ()) -> Iterator[str]:
@@ -109,19 +109,20 @@ def github_annotations(findings: Iterable[Finding], incomplete: Sequence[str] = 
         incomplete: the reasons why some checks could not be carried out.
     """
     for message in incomplete:
-        yield _write_command("error", {"title": "stickytoken could not check everything"}, message)
+        yield _write_github_command("error", {"title": "stickytoken could not check everything"}, message)
     for finding in findings:
         properties: dict[str, str] = {}
         if finding.path is not None:
             properties = {"file": finding.path, "line": str(finding.line or 1)}
         properties["title"] = f"stickytoken: {finding.rule}"
-        yield _write_command(_COMMANDS[finding.level], properties, finding.message)
+        yield _write_github_command(_GITHUB_COMMANDS[finding.level], properties, finding.message)
 
 
-def _write_command(name: str, properties: Mapping[str, str], message: str) -> str:
-    # Colons and commas divide the properties of a command.
+def _write_github_command(name: str, properties: Mapping[str, str], message: str) -> str:
+    # Such as ``::error file=a.txt,line=3::a message``.
     escaped_properties = []
     for key, value in properties.items():
+        # Colons and commas divide the properties of a command.
         escaped_value = _escape_for_github(value).replace(":", "%3A").replace(",", "%2C")
         escaped_properties.append(f"{key}={escaped_value}")
     return f"::{name} {','.join(escaped_properties)}::{_escape_for_github(message)}"
@@ -165,6 +166,7 @@ def junit(
         if is_passed:
             cases.append(_make_case(rule.id, rule.title))
         cases += [_make_finding_case(finding) for finding in findings_of_rule[rule.id]]
+    # The root element and its only suite have the same counts.
     counts = {
         "tests": str(len(cases)),
         "failures": str(sum(case.find("failure") is not None for case in cases)),
@@ -182,7 +184,10 @@ def junit(
 
 
 def _make_finding_case(finding: Finding) -> ET.Element:
-    """Return a finding as a JUnit test case: failed if its level is error, and passed otherwise."""
+    """Return a finding as a JUnit test case: failed if its level is error, and passed otherwise.
+
+    JUnit has no warnings, so those are in the output of the test.
+    """
     case = _make_case(finding.rule, finding.message)
     message = visible(finding.message)
     if finding.path is not None:
@@ -217,7 +222,7 @@ def repository_path(path: Path) -> str | None:
     """Return a path relative to the repository root; None if the path is outside or is the root itself."""
     try:
         relative_path = path.resolve().relative_to(_find_repository_root(Path.cwd()))
-    except (ValueError, OSError):
+    except (ValueError, OSError):  # the path is outside, or cannot be resolved
         return None
     return None if relative_path == Path() else relative_path.as_posix()
 
@@ -229,7 +234,7 @@ def place_of(path: Path) -> tuple[str | None, str | None]:
         return path_in_repository, None
     try:
         return None, path.resolve().as_posix()
-    except OSError:
+    except OSError:  # the system cannot follow its links
         return None, path.absolute().as_posix()
 
 
@@ -270,7 +275,7 @@ def sarif(
     notifications += [_make_notification("note", message) for message in notes]
     if len(listed_findings) > _MOST_RESULTS:
         left_out = len(listed_findings) - _MOST_RESULTS
-        gravest_first = list(Level)
+        gravest_first = list(Level)  # as they are declared
         listed_findings.sort(key=lambda finding: gravest_first.index(finding.level))
         del listed_findings[_MOST_RESULTS:]
         message = f"{left_out:,} findings are left out: GitHub accepts {_MOST_RESULTS:,}"
@@ -311,6 +316,7 @@ def _make_result(finding: Finding, rule_index: int) -> dict[str, Any]:
     """Return a finding as a SARIF object (section 3.27 of SARIF, `result`)."""
     fingerprints = {
         "stickytoken/v1": finding.fingerprint,
+        # GitHub's own end with a number that tells equal lines apart.
         _GITHUB_FINGERPRINT: f"{finding.fingerprint}:1",
     }
     return {
@@ -342,7 +348,8 @@ def _locate(finding: Finding) -> dict[str, Any]:
     if finding.outside is not None:
         # This is the absolute path of a file outside the repository, or the name of a source such as stdin.
         base = _OUTSIDE if _is_absolute(finding.outside) else _IN_REPOSITORY
-        location = _make_location(finding.outside.lstrip("/"), base, line)
+        relative_to_base = finding.outside.lstrip("/")
+        location = _make_location(relative_to_base, base, line)
     name = "/".join(visible(value) for value in finding.identity) or finding.rule
     return location | {"logicalLocations": [{"fullyQualifiedName": name}]}
 
@@ -354,7 +361,7 @@ def _is_absolute(path: str) -> bool:
 def _make_location(path: str, base: str, line: int) -> dict[str, Any]:
     try:
         uri = quote(path, errors="surrogateescape")  # preserves bytes that are not valid UTF-8
-    except UnicodeEncodeError:
+    except UnicodeEncodeError:  # it has surrogates that stand for no bytes
         uri = quote(path, errors="surrogatepass")
     file = {"uri": uri, "uriBaseId": base}
     return {"physicalLocation": {"artifactLocation": file, "region": {"startLine": line}}}

@@ -123,15 +123,15 @@ class TokenizedText:
 def draw_path(
     draw: Callable[[int], SupportsInt], words: int, copies: int, words_per_copy: int = 1
 ) -> tuple[int, ...]:
-    """Draw a path: for each copy, any gap of the text that has the earlier copies.
+    """Draw where copies go: for each, how many words come before it, counting words of earlier copies.
 
     Args:
-        draw: returns a random number from 0 to its argument.
+        draw: returns a random number from 0 to its argument, both included.
         words: number of words in the text.
         copies: number of copies.
         words_per_copy: number of words that a copy adds to the text.
     """
-    return tuple(int(draw(words + copy * words_per_copy)) for copy in range(copies))
+    return tuple(int(draw(words + earlier_copies * words_per_copy)) for earlier_copies in range(copies))
 
 
 def insert_as_text(
@@ -190,10 +190,11 @@ def place_as_text(
 ) -> str:
     """Return the text with the given copies inserted; the copies may be of different tokens.
 
-    `Joining` says where spaces go. If copies are placed at random, all whitespace of the text becomes single
-    spaces.
+    `Joining` says where spaces go. For random placement only, ``path`` lists how many words come before each
+    copy, including earlier copies, and all whitespace of the text becomes single spaces.
     """
     if placement is Placement.RANDOM:
+        # Each step inserts one more copy; the text of the last step has all of them.
         for longer_text in _insert_texts_at_random(copies, text, path, joining):
             text = longer_text
         return text
@@ -201,7 +202,7 @@ def place_as_text(
         copies = ["".join(copies)]  # all of them are one word
     pieces = [*copies, text] if placement is Placement.PREFIX else [text, *copies]
     separator = "" if joining is Joining.GLUED else " "
-    return separator.join(piece for piece in pieces if piece)
+    return separator.join(piece for piece in pieces if piece)  # no space around an empty text
 
 
 def place_as_ids(
@@ -209,15 +210,16 @@ def place_as_ids(
 ) -> tuple[int, ...]:
     """Return the ids of the text with the given copies inserted; the copies may be of different tokens.
 
-    The copies go between the head and the tail of the text: before its words, after them, or at random among
-    them. ``path`` lists, for each copy, the number of words before it, including earlier copies. It is used
-    for random placement only.
+    The copies go between the head and the tail of the text, which belong to a prompt: before its words, after
+    them, or at random among them. ``path`` lists, for each copy, the number of words before it, including
+    earlier copies. It is used for random placement only.
     """
     if placement is Placement.RANDOM:
         # Each step inserts one more copy; the words of the last step contain all copies.
         final_words: Sequence[tuple[int, ...]] = text.words
         for words in _insert_words_at_random(copies, text, path):
             final_words = words
+    # Which ids form a word no longer matters, so all copies may stand together as one.
     elif placement is Placement.PREFIX:
         final_words = (tuple(copies), *text.words)
     else:
@@ -245,7 +247,7 @@ def _insert_texts_at_random(
             else:
                 words[0] = copy + words[0]
         else:
-            words.insert(_check_gap(gap, len(words)), copy)
+            words.insert(_require_inside(gap, len(words)), copy)
         text = " ".join(words)
         yield text
 
@@ -256,19 +258,21 @@ def _insert_words_at_random(
     """Yield the words of the text, as one list that grows, each time that one more copy is inserted."""
     words = list(text.words)
     for copy, gap in _pair_with_gaps(copies, path):
-        words.insert(_check_gap(gap, len(words)), (copy,))
+        words.insert(_require_inside(gap, len(words)), (copy,))
         yield words
 
 
 def _pair_with_gaps(copies: Sequence[Copy], path: Sequence[int]) -> Iterator[tuple[Copy, int]]:
+    # The gap of a copy is the number of words before it.
     if len(path) < len(copies):
         raise InputError(
             f"random placement of {len(copies)} copies needs a path of {len(copies)} gaps, got {len(path)}"
         )
-    return zip(copies, path, strict=False)
+    return zip(copies, path, strict=False)  # a path drawn for more copies serves too
 
 
-def _check_gap(gap: int, word_count: int) -> int:
+def _require_inside(gap: int, word_count: int) -> int:
+    # Returns the gap, which is the number of words before a copy.
     if not 0 <= gap <= word_count:
         raise InputError(
             f"gap {gap} of a random placement lies outside a sentence of {word_count} words: pass a gap "

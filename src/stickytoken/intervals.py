@@ -41,7 +41,8 @@ class Intervals(NamedTuple):
     def of_tokens(cls, intervals: Sequence[Interval[float]]) -> Intervals:
         """Return the intervals of T tokens as arrays."""
         rows = np.array(intervals, dtype=np.float64).reshape(-1, 3)  # also if there is no token
-        return cls(*rows.T)
+        value, low, high = rows.T
+        return cls(value, low, high)
 
     def of_each(self) -> list[Interval[float]]:
         """Return the interval of each token."""
@@ -111,7 +112,7 @@ def contrast_intervals(
 
     Args:
         scores: the result of `resampled`, shape (1 + samples, conditions).
-        contrasts: weights of the conditions, one row per contrast.
+        contrasts: weights of the conditions, one row per contrast, such as 1 and -1 for a difference.
         confidence: nominal coverage of the intervals, such as 0.95.
 
     Returns:
@@ -119,14 +120,15 @@ def contrast_intervals(
         None if the contrast is undefined on all units taken together, or on more than half of the samples.
         The value is None only if the contrast is undefined on all units taken together.
     """
-    values = combine(contrasts, scores[0])  # on all units, shape (contrasts,)
-    resampled_values = np.array([combine(contrasts, sample_scores) for sample_scores in scores[1:]])
-    resampled_values = resampled_values.reshape(-1, len(contrasts))  # shape (samples, contrasts)
+    values_on_all_units = combine(contrasts, scores[0])  # shape (contrasts,), NaN if undefined
+    values_on_samples = np.array([combine(contrasts, sample_scores) for sample_scores in scores[1:]])
+    # Shape (samples, contrasts), also if there are no samples.
+    values_on_samples = values_on_samples.reshape(-1, len(contrasts))
     tail = (1 - confidence) / 2
     intervals: list[Interval[float | None]] = []
-    for value, of_samples in zip(values.tolist(), resampled_values.T, strict=True):
-        defined = of_samples[~np.isnan(of_samples)]
-        has_enough_samples = len(defined) > 0 and len(defined) >= len(of_samples) / 2
+    for value, values_of_contrast in zip(values_on_all_units.tolist(), values_on_samples.T, strict=True):
+        defined = values_of_contrast[~np.isnan(values_of_contrast)]
+        has_enough_samples = len(defined) > 0 and len(defined) >= len(values_of_contrast) / 2
         if math.isnan(value) or not has_enough_samples:
             intervals.append(Interval(value=present(value), low=None, high=None))
         else:
@@ -141,6 +143,7 @@ def combine(contrasts: NDArray[np.float64], scores: NDArray[np.float64]) -> NDAr
     ``contrasts`` has the weights, shape (contrasts, conditions), ``scores`` the shape (conditions,).
     """
     is_undefined = ((contrasts != 0) & np.isnan(scores)).any(axis=1)
+    # 0 times NaN would be NaN, so an undefined score becomes 0 for the contrasts that give it no weight.
     return np.where(is_undefined, np.nan, contrasts @ np.nan_to_num(scores))
 
 

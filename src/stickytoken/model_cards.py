@@ -71,14 +71,16 @@ def _list_tokens(run: Run) -> list[str]:
         sentences = wording.consequences(row, thresholds, run.harm(row["token_id"]))
         own_sentences = [sentence for sentence in sentences if name in sentence]
         general_sentences |= dict.fromkeys(sentence for sentence in sentences if name not in sentence)
+        # Only profile grades the severity.
         item = f"{name} ({row.get('severity') or row['verdict']})"
         facts = _describe_measures(row)
         if facts:
             item += f": {facts}."
         items.append("- " + markdown(" ".join([item, *own_sentences])))
-    count = f" ({len(worst)} of {len(run.sticky):,})" if len(worst) < len(run.sticky) else ""
-    heading = f"The worst sticky tokens{count}"
-    if "erased" in run.sticky.columns:
+    heading = "The worst sticky tokens"
+    if len(worst) < len(run.sticky):
+        heading += f" ({len(worst)} of {len(run.sticky):,})"
+    if "erased" in run.sticky.columns:  # measured by profile
         heading += (
             ". *Erased* is how much less of a text's meaning copies of the token leave than copies of an "
             "ordinary token do; *push* is the factor by which eight copies multiply a document's wrong "
@@ -91,6 +93,7 @@ def _list_tokens(run: Run) -> list[str]:
 
 
 def _describe_measures(row: Mapping[str, Any]) -> str:
+    # Such as "erased 62% (58% to 66%), push 2.1× (1.8 to 2.4×)"; empty without any of the measures.
     facts = []
     for measure in MEASURES:
         value = row.get(measure.key)
@@ -108,24 +111,24 @@ def _describe_measures(row: Mapping[str, Any]) -> str:
 def _list_card_rows(run: Run) -> list[tuple[str, str]]:
     """Return the rows of the card's table; each row has the name of a measure and its value."""
     record = run.record
-    compared = comparisons.ComparedRun(record.model.short_title, run)
-    level = f"{100 * compared.confidence:.4g}% interval"
+    compared = comparisons.ComparedRun(record.model.short_title, run)  # the numbers that a comparison shows
+    interval_title = f"{100 * compared.confidence:.4g}% interval"
     count = f"{len(run.sticky):,} of {len(run.tokens):,} examined ({compared.examined.value})"
     rows = [("sticky tokens", count)]
     for measure in MEASURES:
         largest = compared.largest(measure)
         if largest is not None:
             rows.append((f"token that {measure.verb} most", comparisons.shown_token(largest)))
-            title = f"its {measure.noun}, compared with an ordinary token ({level})"
+            title = f"its {measure.noun}, compared with an ordinary token ({interval_title})"
             rows.append((title, comparisons.shown_value(measure, largest)))
-    if compared.share is not None:
-        rows.append((f"sticky per 10,000 (exact {level})", comparisons.shown_share(compared)))
+    if compared.share is not None:  # not if the run examined only some tokens, chosen by the user
+        rows.append((f"sticky per 10,000 (exact {interval_title})", comparisons.shown_share(compared)))
     vocabulary = f"{run.available:,} of {record.model.vocabulary:,} vocabulary entries"
     # Of a local file, only the name is published.
     source = Path(record.corpus.source)
     texts = source.name if source.is_absolute() and source.name else record.corpus.source
     rows += [("available tokens", vocabulary), ("texts", texts)]
-    if record.model.loading is not None and record.model.loading.prompting.prompt:
+    if record.model.loading is not None and record.model.loading.prompting.prompt:  # as the user chose it
         rows.append(("prompt", record.model.loading.prompting.prompt))
     elif record.prompts is not None and record.prompts["document"]:
         rows.append(("prompt of documents", record.prompts["document"]))
@@ -149,15 +152,16 @@ def table_row(run: Run) -> str:
     compared = comparisons.ComparedRun(record.model.short_title, run)
     is_whole = compared.examined is comparisons.Examined.WHOLE
     sticky = f"{len(run.sticky):,} of {len(run.tokens):,}"
-    worst = []
+    largest_cells = []
     for measure in MEASURES:
         largest = compared.largest(measure)
-        cell = "-"
-        if largest is not None:
-            cell = f"{quoted(largest.token)} {measure.text(largest.value)}"
-        if largest is not None and largest.low is not None and largest.high is not None:
+        if largest is None:
+            largest_cells.append("-")
+            continue
+        cell = f"{quoted(largest.token)} {measure.text(largest.value)}"
+        if largest.low is not None and largest.high is not None:
             cell += f" ({measure.interval(largest.low, largest.high)})"
-        worst.append(cell)
+        largest_cells.append(cell)
     minutes = counted(max(1, round(run.seconds / 60)), "minute")
     device = record.hardware.get("device_name") or record.hardware["device"]
     if device == "cpu":
@@ -166,7 +170,7 @@ def table_row(run: Run) -> str:
         record.model.short_title,
         f"{record.started[:10]}, stickytoken {record.versions.get('stickytoken', 'of unknown version')}",
         sticky if is_whole else f"{sticky} ({compared.examined.value})",
-        *worst,
+        *largest_cells,
         f"{run.result.sequences:,} texts, {minutes}, {device}",
     )
     return f"| {' | '.join(map(markdown, cells))} |"
@@ -203,7 +207,7 @@ def with_block(card: bytes, block: str, name: str) -> bytes:
         raise InputError(f"{name} is not UTF-8 text ({error}): save it as UTF-8 first") from error
     newline = b"\r\n" if b"\r\n" in card else b"\n"
     content = block.encode("utf-8", "backslashreplace").replace(b"\n", newline)
-    markers = len(_ANY_MARKER.findall(card))
+    markers = len(_ANY_MARKER.findall(card))  # damaged ones too
     if markers:
         begins = list(_BEGIN_LINE.finditer(card))
         ends = list(_END_LINE.finditer(card))
@@ -263,7 +267,7 @@ def write_block(block: str, card: str | Path) -> bool:
     if not os.access(path, os.W_OK):
         raise RunError(f"{card} cannot be written: it is read-only")
     write_atomically(path, after)
-    path.chmod(mode)
+    path.chmod(mode)  # of the file that the new one has replaced
     return True
 
 
@@ -299,16 +303,16 @@ def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
 
     _require_hub_id(dataset)
     compared = comparisons.ComparedRun(run.model_title, run)
-    level = f"{100 * compared.confidence:.4g}% interval"
+    interval_title = f"{100 * compared.confidence:.4g}% interval"
     basis = f"{len(run.tokens)} of {run.available} available tokens, method {run.record.method}"
     results: list[tuple[str, float, str]] = []  # task, value and note
     for measure, (task, unit) in _TASKS.items():
         largest = compared.largest(measure)
         if largest is not None:
-            note = f"{unit}: {comparisons.shown_value(measure, largest)}, {level}"
+            note = f"{unit}: {comparisons.shown_value(measure, largest)}, {interval_title}"
             results.append((task, largest.value, note))
     if compared.share is not None:
-        note = f"{comparisons.shown_share(compared)}, exact {level}"
+        note = f"{comparisons.shown_share(compared)}, exact {interval_title}"
         sticky_per_10000 = comparisons.PER * compared.share.value
         results.append((SHARE_TASK, sticky_per_10000, note))
     if not results:
@@ -359,19 +363,21 @@ def write_eval_results(run: Run, dataset: str, path: str | Path) -> bool:
 
     target = file_path("the file of evaluation results", path)
     entries = eval_result_entries_to_yaml(eval_results(run, dataset))
-    content = yaml.safe_dump(entries, sort_keys=False, width=1000).encode()
+    content = yaml.safe_dump(entries, sort_keys=False, width=1000).encode()  # notes are not wrapped
     with reading(target, RunError):
         before = target.read_bytes() if target.exists() else b""
     if before == content:
         return False
     try:
-        tasks = {entry.task_id for entry in parse_eval_result_entries(yaml.safe_load(before) or [])}
+        entries_before = yaml.safe_load(before) or []  # None if the file is empty or does not exist
+        tasks = {entry.task_id for entry in parse_eval_result_entries(entries_before)}
     except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"{target} does not contain evaluation results: choose another file for the results of "
             "stickytoken"
         ) from error
-    other_tasks = sorted(tasks - {*(task for task, _ in _TASKS.values()), SHARE_TASK})
+    own_tasks = {SHARE_TASK, *(task for task, _ in _TASKS.values())}
+    other_tasks = sorted(tasks - own_tasks)
     if other_tasks:
         others = ", ".join(map(shown, other_tasks))
         raise InputError(

@@ -70,6 +70,7 @@ class ExactSearch:
         similarities = self.similarity.of_all(self.queries, self.similarity.prepared(vectors))  # (Q, n)
         documents_above = np.empty(similarities.shape, dtype=np.int64)
         for query, ascending in enumerate(self._ascending):
+            # On the left of equal similarities, so that only less similar documents count as below.
             documents_below = np.searchsorted(ascending, similarities[query], side="left")
             documents_above[query] = len(ascending) - documents_below
         replaced = np.asarray(places, dtype=np.intp)
@@ -91,11 +92,11 @@ class ExactSearch:
         Returns:
             The limits, shape (Q, n).
         """
-        last_of_all = self._ascending[:, -depth, None]  # shape (Q, 1)
-        # For a document that is among the first results itself, one more of the others is.
-        last_of_others = self._ascending[:, -depth - 1, None]
-        is_among_first = self.similarities[:, list(places)] >= last_of_all  # shape (Q, n)
-        return np.where(is_among_first, last_of_others, last_of_all)
+        last_of_first = self._ascending[:, -depth, None]  # of all documents, shape (Q, 1)
+        # Without a document that is among the first results, the next one is the last of them.
+        next_after_first = self._ascending[:, -depth - 1, None]
+        is_among_first = self.similarities[:, list(places)] >= last_of_first  # shape (Q, n)
+        return np.where(is_among_first, next_after_first, last_of_first)
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ def push_ratios(
         with_copies: whether each document is among the first results of each query with copies of T tokens,
             shape (T, Q, n). Pairs in which the document answers the query must be False.
         without: the same without copies, shape (Q, n).
-        weights: weight of each pair, shape (Q, n).
+        weights: how much each pair of a query and a document counts, shape (Q, n).
         confidence: coverage of the two-sided intervals.
         key: seed of the random draw.
 
@@ -163,20 +164,22 @@ def push_ratios(
     def count_results(is_result: NDArray[np.bool_]) -> NDArray[np.float64]:
         """Return the weight of the results, shape (1 + samples,): of all pairs, then of each sample."""
         weighted = np.where(is_result, weights, 0.0)
-        of_samples = ((query_weights @ weighted) * document_weights).sum(axis=1)
+        by_document = query_weights @ weighted  # shape (samples, n)
+        of_samples = (by_document * document_weights).sum(axis=1)
         of_all_pairs = weighted.sum()
         return np.concatenate([[of_all_pairs], of_samples])
 
-    if not (without & (weights > 0)).any():
+    has_results_without = (without & (weights > 0)).any()
+    if not has_results_without:
         tokens = len(with_copies)
         return Intervals(np.full(tokens, np.nan), np.zeros(tokens), np.full(tokens, np.inf))
     before = count_results(without)
     tail = (1 - confidence) / 2
     values, lows, highs = [], [], []
-    # A sample without any result before copies says nothing about their ratio.
+    # A sample without any result before copies says nothing about their ratio. All pairs have some.
     is_defined = before > 0
-    for is_result in with_copies:
-        after = count_results(is_result)
+    for is_result_of_token in with_copies:
+        after = count_results(is_result_of_token)
         ratios = after[is_defined] / before[is_defined]
         low, high = np.quantile(ratios[1:], [tail, 1 - tail])  # of the samples
         values.append(ratios[0])  # of all pairs

@@ -75,7 +75,7 @@ def robust_deviations(values: NDArray[np.float64]) -> NDArray[np.float64] | None
     """
     median = float(np.nanmedian(values))
     spread = float(np.nanmedian(np.abs(values - median)))
-    if not spread > 0:
+    if not spread > 0:  # also if all values are NaN
         return None
     deviations: NDArray[np.float64] = (values - median) / spread
     return deviations

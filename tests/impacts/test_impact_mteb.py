@@ -143,7 +143,7 @@ def test_a_session_for_a_task_that_failed_encodes_nothing_of_the_others_again(en
 def test_repetitions_that_edit_texts_alike_are_evaluated_once(encoder, tmp_path, placement, count):
     settings = replace(SETTINGS, seeds=3, placement=placement)
     tokens = [files.token_id(encoder, "river")]
-    result = impact(encoder, [Similarity()], tokens=tokens, settings=settings, out=tmp_path / "out")
+    result = impact(encoder, Similarity(), tokens=tokens, settings=settings, out=tmp_path / "out")
     # Clean, the token and its eight benign ones, sixty pairs each.
     assert result.result.sequences == (1 + 9 * count) * 120
     scores = result.scores.filter(kind="named")["score"].to_list()

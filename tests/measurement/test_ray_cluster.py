@@ -1,6 +1,8 @@
 """Ray clusters: unreachable addresses, and division among workers. No Ray is started."""
 
+import os
 import socket
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, strategies as st
@@ -10,7 +12,7 @@ import tiny
 from naming import naming
 from stickytoken import load_encoder
 from stickytoken.errors import InputError, RunError
-from stickytoken.measurement.ray_engine import Node, RayCluster, Share, connected, divide
+from stickytoken.measurement.ray_engine import Node, RayCluster, Share, _connect, connected, divide
 
 
 def test_what_ray_cannot_do_is_refused_before_anything_starts(encoder, bert_folder, tmp_path):
@@ -42,6 +44,19 @@ def test_an_address_that_nobody_answers_at_is_one_line_that_names_it(
 def test_what_is_no_address_is_refused(address):
     with pytest.raises(InputError, match=naming(repr(address))), connected(address):
         pass
+
+
+@pytest.mark.parametrize(("address", "seconds"), [(None, None), ("127.0.0.1:6379", "1")])
+def test_only_a_cluster_elsewhere_must_answer_within_a_second(monkeypatch, address, seconds):
+    variable = "RAY_gcs_server_port_wait_time_s"
+    monkeypatch.delenv(variable, raising=False)
+    seen = []
+    ray = SimpleNamespace(
+        init=lambda **_: seen.append(os.environ.get(variable)),
+        exceptions=SimpleNamespace(RayError=RuntimeError),
+    )
+    _connect(ray, address)
+    assert (seen, os.environ.get(variable)) == ([seconds], None)
 
 
 NODES = st.lists(st.builds(Node, st.integers(0, 64), st.integers(0, 8)), min_size=1, max_size=6)

@@ -87,7 +87,7 @@ def require_new_file(path: Path) -> None:
     if not path.parent.is_dir():
         raise InputError(f"there is no folder {str(path.parent)!r} to write {path.name} to")
     try:
-        tempfile.TemporaryFile(dir=path.parent).close()
+        tempfile.TemporaryFile(dir=path.parent).close()  # it is deleted at once
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
 
@@ -141,15 +141,15 @@ def embed_file(
         384
     """
     require_new_file(path)
-    vector_chunks = [np.empty((0, encoder.dimension), np.float32)]
+    vector_chunks = [np.empty((0, encoder.dimension), np.float32)]  # something to join without texts, too
     truncated = 0
     progress(0, len(texts))
     for start in range(0, len(texts), _TEXTS_AT_A_TIME):
         chunk = texts[start : start + _TEXTS_AT_A_TIME]
         vectors = np.full((len(chunk), encoder.dimension), np.nan, np.float32)
-        readable_rows = [row for row, text in enumerate(chunk) if text is not None]
+        rows_with_text = [row for row, text in enumerate(chunk) if text is not None]
         encoded, truncated_in_chunk = _encode(encoder, [text for text in chunk if text is not None])
-        vectors[readable_rows] = encoded
+        vectors[rows_with_text] = encoded
         truncated += truncated_in_chunk
         vector_chunks.append(vectors)
         progress(start + len(chunk), len(texts))
@@ -173,7 +173,7 @@ def embed_file(
 
 def _encode(encoder: Encoder, texts: Sequence[str]) -> tuple[NDArray[np.float32], int]:
     """Return the vectors of texts, NaN where the model has none, and how many texts were truncated."""
-    if not reads_ids(encoder):
+    if not reads_ids(encoder):  # it truncates or refuses long texts itself
         return encoder.encode(texts, allow_zero=True), 0
     fitted_texts = fit_texts(encoder, texts, room=0, insertion=Insertion.IDS, name="the texts")
     contents = [fitted.content.ids for fitted in fitted_texts]
@@ -182,7 +182,7 @@ def _encode(encoder: Encoder, texts: Sequence[str]) -> tuple[NDArray[np.float32]
     without_tokens = [row for row, content in enumerate(contents) if not content]
     vectors[with_tokens] = encoder.encode_ids([contents[row] for row in with_tokens], allow_zero=True)
     if without_tokens:
-        # A model without special tokens has no vector for a text without tokens.
+        # All of them have the same vector. A model without special tokens has none for them.
         with suppress(EncodingError):
             vectors[without_tokens] = encoder.encode_ids([()], allow_zero=True)
     return vectors, sum(fitted.cut for fitted in fitted_texts)

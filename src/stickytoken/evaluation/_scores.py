@@ -172,19 +172,21 @@ def _list_encodings(encoder: Encoder) -> list[_Encoding]:
     """
     if not isinstance(encoder, CausalPromptEncoder):
         return [_Encoding(_AS_IT_IS, encoder)]
-    reading = encoder.reading
-    plain = replace(reading, prepending=None)
+    # A reading is a prompt, the layer that is read, and token prepending.
+    own_reading = encoder.reading
+    plain = replace(own_reading, prepending=None)
     readings = []
     reads_last_layer = encoder.prompted.layer_count == encoder.layers
     if not reads_last_layer:
         readings.append((_PLAIN, replace(plain, layer=-1)))
     readings.append((_PLAIN, plain))
-    if reading.prepending is not None:
-        readings.append(("token prepending", reading))
-    return [
-        _Encoding(name, encoder if compared_reading == reading else encoder.reread(compared_reading))
-        for name, compared_reading in readings
-    ]
+    if own_reading.prepending is not None:
+        readings.append(("token prepending", own_reading))
+    encodings = []
+    for name, reading in readings:
+        encoder_of_reading = encoder if reading == own_reading else encoder.reread(reading)
+        encodings.append(_Encoding(name, encoder_of_reading))
+    return encodings
 
 
 def compare(encoder: Encoder, task: AnyTask, *, seed: int = 42) -> Comparison:
@@ -212,7 +214,7 @@ def compare(encoder: Encoder, task: AnyTask, *, seed: int = 42) -> Comparison:
         tasks.load_data(task)
         scores = [_score_mteb(encoding, task) for encoding in _list_encodings(encoder)]
         return Comparison(scores, similarity=similarity_of(encoder))
-    texts, cut = _truncate_texts(encoder, task)
+    texts, truncated_count = _truncate_texts(encoder, task)
     scores = []
     outcomes = []  # of each way of encoding, shape (units, columns)
     for encoding in _list_encodings(encoder):
@@ -228,11 +230,12 @@ def compare(encoder: Encoder, task: AnyTask, *, seed: int = 42) -> Comparison:
         prompts = prompts_of(encoder)
     else:
         prompts = {"text": capabilities_of(in_role(encoder, None)).prompt}
-    return Comparison(scores, cut, differences, resamples, similarity_of(encoder), prompts)
+    return Comparison(scores, truncated_count, differences, resamples, similarity_of(encoder), prompts)
 
 
 def _score_mteb(encoding: _Encoding, task: MtebTask) -> Score:
     started = time.perf_counter()
+    # MTEB evaluates a SentenceTransformer.
     if isinstance(encoding.encoder, CausalPromptEncoder):
         model = encoding.encoder.sentence_transformer()
     else:
@@ -261,6 +264,7 @@ def _resample_main_scores(task: Task, outcomes: NDArray[np.float64], seed: int) 
     key = [seed, int(task.fingerprint[:8], 16)]
     samples = bootstrap_samples(task.units, _RESAMPLES, key)
     main_metric = task.metrics[0]
+    # Shape (1 + samples, ways of encoding); the first row is of all units.
     return 100 * resampled(lambda sample: task.scores(main_metric, outcomes, sample), samples)
 
 
@@ -346,7 +350,8 @@ def average(comparisons: Sequence[Comparison]) -> TaskMean:
     means = [_average_if_all_defined([score.main_score for score in scores]) for scores in scores_by_encoding]
     resamples = [comparison.resamples for comparison in comparisons if comparison.resamples is not None]
     differences: list[Difference] = []
-    if len(resamples) == len(comparisons):
+    has_mteb_task = len(resamples) < len(comparisons)
+    if not has_mteb_task:
         # Row by row, the mean over tasks: of the scores, and of those from one bootstrap sample of each task.
         # The tasks were resampled independently of each other.
         differences = _compute_differences(first_scores, np.mean(resamples, axis=0))
@@ -373,14 +378,15 @@ def guess_note(comparison: Comparison | TaskMean) -> str | None:
     """
     if not comparison.differences:
         return None
-    # If the encoder has a layer of its own, the first difference is that of the plain prompt at this layer.
-    to_last_layer = comparison.differences[0]
-    is_worse = to_last_layer.high is not None and to_last_layer.high < 0
-    if to_last_layer.encoding != _PLAIN or not is_worse:
+    # If the encoder has a layer of its own, the first difference is that of the plain prompt: its score at
+    # this layer minus its score after the last layer.
+    own_minus_last = comparison.differences[0]
+    is_worse = own_minus_last.high is not None and own_minus_last.high < 0
+    if own_minus_last.encoding != _PLAIN or not is_worse:
         return None
-    interval = f"interval {to_last_layer.low:.2f} to {to_last_layer.high:.2f}"
+    interval = f"interval {own_minus_last.low:.2f} to {own_minus_last.high:.2f}"
     return (
-        f"the plain prompt scores worse at layer {to_last_layer.layer} than after the last layer "
-        f"({to_last_layer.value:.2f}, {interval}): read the last layer with --set layer=-1, or choose a "
+        f"the plain prompt scores worse at layer {own_minus_last.layer} than after the last layer "
+        f"({own_minus_last.value:.2f}, {interval}): read the last layer with --set layer=-1, or choose a "
         "layer with `stickytoken tune`"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -146,18 +147,20 @@ def tune(
     other_starts = [layer for layer in range(min(_STARTS, layers)) if layer != first_start]
 
     # The plain prompt comes first, so that it wins a tie.
-    settings = [None, *(TokenPrepending(first_start, end) for end in exits)]
-    first_round = len(settings)
-    total = first_round + len(other_starts)
+    first_round = [None, *(TokenPrepending(first_start, end) for end in exits)]
+    total = len(first_round) + len(other_starts)
     tried: list[Tried] = []
     progress(0, total)
-    for done, prepending in enumerate(settings, 1):  # the first round appends the settings of the second
+    for done, prepending in enumerate(first_round, 1):
         tried += layers_scored(encoder, task, prepending)
-        if done == first_round:
-            best_exit = _find_best_prepending(tried, encoder).exit or layers
-            settings += [TokenPrepending(layer, best_exit) for layer in other_starts if layer < best_exit]
-        # The second round may have fewer settings than the maximum, so the last step reports the full total.
-        progress(done if done < len(settings) else total, total)
+        progress(done, total)
+    best_exit = _find_best_prepending(tried, encoder).exit or layers  # token prepending has an exit; for mypy
+    second_round = [TokenPrepending(layer, best_exit) for layer in other_starts if layer < best_exit]
+    for done, prepending in enumerate(second_round, len(first_round) + 1):
+        tried += layers_scored(encoder, task, prepending)
+        progress(done, total)
+    if len(second_round) < len(other_starts):
+        progress(total, total)
     tuned = _find_best_prepending(tried, encoder)
     plain_prompts = [trial for trial in tried if trial.is_plain]
     (plain_at_tuned,) = [trial for trial in plain_prompts if trial.layer == tuned.layer]
@@ -181,13 +184,14 @@ def _find_best_prepending(tried: Iterable[Tried], encoder: CausalPromptEncoder) 
 
 
 def _find_best(tried: Iterable[Tried], encoder: CausalPromptEncoder) -> Tried:
-    scored = [setting for setting in tried if setting.spearman is not None]
+    scored = [(trial.spearman, trial) for trial in tried if trial.spearman is not None]
     if not scored:
         raise InputError(
             f"{encoder.name} gives all pairs the same similarity at every layer: check the task and "
             "the prompt"
         )
-    return max(scored, key=lambda setting: setting.spearman or 0.0)
+    _, best = max(scored, key=itemgetter(0))  # the first of equal scores
+    return best
 
 
 def layers_scored(
@@ -219,7 +223,7 @@ def layers_scored(
         stop = start + _PAIRS_AT_A_TIME
         chunks.append(_compute_cosines(reread, task.first[start:stop], task.second[start:stop], layers))
     by_layer = np.concatenate(chunks).T  # cosines, shape (layers, pairs)
-    # `scores` takes several conditions, here the layers, of units with one column: (layers, pairs, 1).
+    # `scores` takes outcomes of several conditions, here the layers: shape (conditions, units, columns).
     scores = 100 * task.scores("spearman", by_layer[:, :, None])
     return [
         Tried(
@@ -236,7 +240,8 @@ def _compute_cosines(
     encoder: CausalPromptEncoder, first: Sequence[str], second: Sequence[str], layers: Sequence[int]
 ) -> NDArray[np.float64]:
     """Return the cosine of each pair of texts after each layer, shape (pairs, layers)."""
-    vectors = encoder.encode_layers([*first, *second], layers).astype(np.float64)  # shape (texts, layers, d)
+    # All texts at once, so that they fill batches; shape (texts, layers, d).
+    vectors = encoder.encode_layers([*first, *second], layers).astype(np.float64)
     left = vectors[: len(first)]
     right = vectors[len(first) :]
     norms = np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1)

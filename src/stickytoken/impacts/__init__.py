@@ -113,14 +113,15 @@ def impact(
         out = file_path("out", out)
         resume.require_place(out, results.IMPACTS)
     run = None if run is None else open_run(run)
-    is_one_task = isinstance(tasks, (str, Path)) or hasattr(tasks, "outcomes")
+    # A task of this package has outcomes, one of MTEB has metadata.
+    is_one_task = isinstance(tasks, (str, Path)) or hasattr(tasks, "outcomes") or hasattr(tasks, "metadata")
     sources: list[TaskSource] = (
         [cast("TaskSource", tasks)] if is_one_task else list_of("tasks", "tasks", tasks)
     )
     if not sources:
         raise InputError("there is nothing to measure: pass a task (--task)")
     if tokens is None:
-        tokens = _choose_worst(run, settings)
+        tokens = _choose_sticky(run, settings)
     model = encoder_for(encoder, run, "impact")
     # The insertion has no effect on the edits of the paper.
     texts_only = settings.edits is Edits.COPIES and not protocol.reads_ids(model)
@@ -180,7 +181,7 @@ def _measure(
     for name, columns in results.TABLES.items():
         folder.write_table(name, pl.DataFrame(rows_by_table[Path(name).stem], columns))
     folder.write_text("impact.md", wording.impact_markdown(finished, rows_by_table))
-    confirm_answers(runner.encoder)
+    confirm_answers(runner.encoder)  # raises an error if a server changed its model meanwhile
     held.finish(finished)
     if not measured.failed:  # otherwise, the next session reads them again
         folder.remove_stages(VECTORS)
@@ -193,7 +194,7 @@ def _make_record(
     token_records: Sequence[TokenRecord],
     notes: list[str],
 ) -> results.ImpactRecord:
-    """Return the record of a measurement that has not begun.
+    """Return the record of a measurement that has not begun; a note may be added to ``notes``.
 
     The identity of the measurement is a hash of all inputs.
     """
@@ -202,10 +203,11 @@ def _make_record(
         "sticky": [token.token_id for token in token_records if token.kind != "benign"],
         "benign": [token.token_id for token in token_records if token.kind == "benign"],
     }
+    # What is as usual is left out of the identity, which stays as it was before there was a choice.
     named = sorted(token.token_id for token in token_records if token.kind == NAMED)
     if named:
         inputs["named"] = named
-    queries = identity_of_queries(encoder)
+    queries = identity_of_queries(encoder)  # None if they are encoded like documents
     has_queries = any(task.has_queries for task in tasks)
     if queries is not None and has_queries:
         inputs["queries"] = asdict(queries)
@@ -236,6 +238,7 @@ _MTEB_TEXTS = 5_000
 def _count_texts_by_stage(
     tasks: Sequence[AnyTask], conditions: Sequence[Condition], settings: ImpactSettings
 ) -> dict[str, int]:
+    """Return roughly how many texts each stage encodes, by which its progress counts."""
     texts_by_stage: dict[str, int] = {}
     for task in tasks:
         if isinstance(task, MtebTask):
@@ -261,13 +264,14 @@ def _load_tasks(sources: Sequence[TaskSource]) -> tuple[list[AnyTask], list[str]
     notes: list[str] = []
     for source in sources:
         if isinstance(source, (str, Path)):
-            task, about = task_data.find_task(source)
+            task, notes_about_task = task_data.find_task(source)
             tasks.append(task)
-            notes += about
-        elif hasattr(source, "outcomes"):
+            notes += notes_about_task
+        elif hasattr(source, "outcomes"):  # a task of this package
             tasks.append(cast("Task", source))
         else:
             tasks.append(task_data.find_mteb_task(source))
+    # Two tasks of one name would share their shards.
     names_by_stage: dict[str, str] = {}
     for task in tasks:
         stage = make_stage_name(task.name)
@@ -280,8 +284,11 @@ def _load_tasks(sources: Sequence[TaskSource]) -> tuple[list[AnyTask], list[str]
     return tasks, notes
 
 
-def _choose_worst(run: Run | None, settings: ImpactSettings) -> list[int]:
-    """Return the ids of the sticky tokens of a run that are measured if the caller names none."""
+def _choose_sticky(run: Run | None, settings: ImpactSettings) -> list[int]:
+    """Return the ids of the sticky tokens to measure if the caller names none: the worst of the run.
+
+    With the edits of Chen et al., they are all sticky tokens of the run.
+    """
     if run is None:
         raise InputError(
             "no tokens to measure: name them (--tokens), or pass the folder of a finished run, which "
@@ -289,10 +296,10 @@ def _choose_worst(run: Run | None, settings: ImpactSettings) -> list[int]:
         )
     if settings.edits is not Edits.PAPER:
         return worst_tokens(run, settings.sticky)
-    all_ids = worst_tokens(run, len(run.sticky))
-    if "sticky_score" in run.sticky.columns:  # Chen et al. order tokens by score
-        all_ids = run.sticky.sort("sticky_score", "token_id", descending=[True, False])["token_id"].to_list()
-    return all_ids
+    if "sticky_score" in run.sticky.columns:  # Chen et al. order tokens by score, which only std computes
+        by_score = run.sticky.sort("sticky_score", "token_id", descending=[True, False])
+        return by_score["token_id"].to_list()
+    return worst_tokens(run, len(run.sticky))
 
 
 def _choose_tokens(
@@ -302,7 +309,10 @@ def _choose_tokens(
     exclude: Iterable[int | str],
     settings: ImpactSettings,
 ) -> list[TokenRecord]:
-    """Return the tokens to measure, followed by the benign tokens that are matched to them."""
+    """Return the tokens to measure, followed by the benign tokens that are matched to them.
+
+    ``tokens`` are those to measure, and ``exclude`` those that the user doesn't want as benign ones.
+    """
     vocabulary = categorize(encoder.tokenizer)
     is_published = settings.edits is Edits.PAPER
     sticky = available_tokens(vocabulary, token_ids(vocabulary, tokens))
@@ -351,8 +361,10 @@ def _has_all_scores(run: Run | None) -> bool:
 def _draw_lowest_scoring(
     vocabulary: Vocabulary, run: Run, unusable: set[int], count: int, seed: int
 ) -> list[Token]:
+    # As Chen et al. do, from twice as many tokens, those with the lowest scores.
     ascending = run.tokens.sort("sticky_score", "token_id")["token_id"].to_list()
-    lowest = [token_id for token_id in ascending if token_id not in unusable][: 2 * count]
+    usable_ascending = [token_id for token_id in ascending if token_id not in unusable]
+    lowest = usable_ascending[: 2 * count]
     if len(lowest) < count:
         raise InputError(f"{count} benign tokens are needed, but the run has only {len(lowest)} to draw from")
     drawn = np.random.default_rng(seed).choice(lowest, count, replace=False)
@@ -372,7 +384,8 @@ def _run_tasks(
     tasks: Sequence[AnyTask], runner: TaskRunner, tokens_by_id: Mapping[int, TokenRecord]
 ) -> _Measured:
     """Run all tasks, and return their rows and records. A task whose data cannot be loaded is left out."""
-    measured = _Measured({Path(name).stem: [] for name in results.TABLES}, [], {})
+    table_names = [Path(file).stem for file in results.TABLES]
+    measured = _Measured(rows_by_table={name: [] for name in table_names}, records=[], failed={})
     for task in tasks:
         if isinstance(task, MtebTask):
             try:
@@ -389,7 +402,7 @@ def _run_tasks(
         )
         for table, own_rows in rows_of_task.items():
             measured.rows_by_table[table] += own_rows
-    # Only the p-values of main metrics are corrected for testing several tasks.
+    # Several tasks are tested by their main metrics, so only those p-values are corrected.
     effects = measured.rows_by_table["effects"]
     p_values = [row["p_value"] if row["main"] else None for row in effects]
     for row, q_value in zip(effects, _statistics.correct_p_values(p_values), strict=True):

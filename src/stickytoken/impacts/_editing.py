@@ -58,7 +58,7 @@ class Condition:
 def make_conditions(
     sticky: Sequence[Token], benign: Sequence[Token], settings: ImpactSettings
 ) -> list[Condition]:
-    """Return all conditions, with the repetitions of a condition one after another.
+    """Return all conditions (ways to edit the texts), with the repetitions of one after another.
 
     There is a clean condition, one condition for each token and, if there are several sticky tokens, one with
     a mixture of them and one with a mixture of as many benign tokens. With the edits of the paper, there are
@@ -74,12 +74,14 @@ def make_conditions(
         if len(sticky) > 1:
             groups.append((Kind.STICKY, tuple(sticky)))
             groups.append((Kind.BENIGN, tuple(benign[: len(sticky)])))
-    # Within a repetition, the copies of all tokens have the same positions. Clean texts draw no token.
-    return [
-        Condition(kind, tokens, repetition, settings.seed + repetition, draws_token and bool(tokens))
-        for kind, tokens in groups
-        for repetition in range(settings.seeds)
-    ]
+    conditions = []
+    for kind, tokens in groups:
+        for repetition in range(settings.seeds):
+            # Within a repetition, the copies of all tokens have the same positions.
+            seed = settings.seed + repetition
+            is_drawn = draws_token and bool(tokens)  # clean texts draw no token
+            conditions.append(Condition(kind, tokens, repetition, seed, is_drawn))
+    return conditions
 
 
 def group_by_tokens(conditions: Sequence[Condition]) -> list[tuple[Condition, ...]]:
@@ -88,7 +90,7 @@ def group_by_tokens(conditions: Sequence[Condition]) -> list[tuple[Condition, ..
     def tokens_of(condition: Condition) -> tuple[Kind, tuple[Token, ...]]:
         return condition.kind, condition.tokens
 
-    return [tuple(group) for _, group in groupby(conditions, tokens_of)]
+    return [tuple(group) for _, group in groupby(conditions, tokens_of)]  # they are next to each other
 
 
 # Number of words of a text for which Chen et al. insert a copy.
@@ -134,15 +136,15 @@ def draw_tokens(seed: int, text: str, tokens: int, copies: int) -> tuple[int, ..
         The index of a token for each copy. The tokens' numbers of copies differ by at most one.
     """
     generator = _make_generator(seed, text, "turns")
-    token_of_remainder = generator.permutation(tokens)
-    # Among the numbers from 0 to copies - 1, all remainders of a division by the number of tokens occur
-    # equally often, apart from a difference of one. The remainders are assigned to tokens at random, so that
-    # chance decides which tokens get one copy more.
-    remainders = generator.permutation(copies) % tokens
-    return tuple(int(token_of_remainder[remainder]) for remainder in remainders)
+    # Tokens take turns: copy i is of token i % tokens, so that their numbers differ by at most one. Both are
+    # shuffled, so that chance decides the order of the copies and which tokens get one more.
+    shuffled_tokens = generator.permutation(tokens)
+    turns = generator.permutation(copies) % tokens
+    return tuple(int(shuffled_tokens[turn]) for turn in turns)
 
 
 def _make_generator(seed: int, text: str, purpose: str) -> np.random.Generator:
+    # The purpose keeps draws of gaps and of tokens independent.
     digest = hashlib.sha256(f"{purpose}\0{text}".encode("utf-8", "surrogatepass")).digest()
     return np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
 
@@ -167,10 +169,10 @@ def insert_copies(settings: ImpactSettings, fitted: FittedText, condition: Condi
     if not condition.tokens or not copies:
         return fitted.as_probe(insertion)
     as_ids = insertion is Insertion.IDS
-    words = len(fitted.content.words if as_ids else fitted.text.split())
-    path: tuple[int, ...] = ()
+    word_count = len(fitted.content.words) if as_ids else len(fitted.text.split())
+    path: tuple[int, ...] = ()  # how many words come before each copy; only random placement needs it
     if settings.placement is Placement.RANDOM:
-        path = draw_random_path(condition.seed, fitted.text, words, copies)
+        path = draw_random_path(condition.seed, fitted.text, word_count, copies)
     token_indices = draw_tokens(condition.seed, fitted.text, len(condition.tokens), copies)
     tokens = [condition.tokens[index] for index in token_indices]
     if as_ids:
@@ -196,7 +198,7 @@ def compute_room(
     if insertion is Insertion.IDS:
         return copies
     words = dict.fromkeys(token.text.strip() for condition in conditions for token in condition.tokens)
-    if not words:
+    if not words:  # there is no token to measure
         return copies
     # How many tokens a word adds is measured between other words, where a copy may stand.
     texts_with_word = encoder.tokenize([f"a {word} a" for word in words])

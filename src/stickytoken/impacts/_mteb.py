@@ -19,7 +19,15 @@ from stickytoken.encoders.protocol import Encoder, IdEncoder
 from stickytoken.encoders.roles import Role, in_role
 from stickytoken.errors import InputError
 from stickytoken.impacts._editing import Condition, compute_room, edit_as_published, insert_copies
-from stickytoken.impacts._running import UNIT, Group, GroupWork, TaskRunner, make_stage_name, make_task_record
+from stickytoken.impacts._running import (
+    UNIT,
+    Group,
+    GroupWork,
+    TaskRunner,
+    find_answers,
+    make_stage_name,
+    make_task_record,
+)
 from stickytoken.impacts.results import TaskRecord
 from stickytoken.insertion import Insertion, Placement, Side
 from stickytoken.machine import digest
@@ -61,11 +69,14 @@ class EditingEncoder:
             self._settings = replace(settings, insertion=Insertion.TEXT)
         self._room = room
         self._inner: Any = SentenceTransformerEncoderWrapper(task_data.require_module(encoder))
+        # MTEB calls these two, and `encode`.
         self.similarity = self._inner.similarity
         self.similarity_pairwise = self._inner.similarity_pairwise
+        # Numbers of texts that were encoded, edited and truncated.
         self.encoded = 0
         self.edited = 0
         self.cut = 0
+        # MTEB tells results apart by name and revision.
         identity = [asdict(encoder.identify()), asdict(condition), asdict(self._settings), room]
         self.mteb_model_meta = self._inner.mteb_model_meta.model_copy(
             update={"name": f"stickytoken/{condition.kind.value}", "revision": digest(identity)}
@@ -82,7 +93,8 @@ class EditingEncoder:
             options: passed on to MTEB's encoder.
         """
         side = self._settings.side
-        if prompt_type is None or side is Side.BOTH or str(prompt_type.value) == side.value:
+        gets_copies = prompt_type is None or side is Side.BOTH or str(prompt_type.value) == side.value
+        if gets_copies:
             from datasets import Dataset
             from torch.utils.data import DataLoader as Loader
 
@@ -95,7 +107,7 @@ class EditingEncoder:
 
     def edit(self, texts: Sequence[str], role: Role | None = None) -> list[str]:
         """Return the texts of a role after inserting the copies of the condition."""
-        if not self._condition.tokens and not self._room:
+        if not self._condition.tokens and not self._room:  # nothing is inserted, and no room is kept free
             return list(texts)
         encoder = in_role(self._encoder, role)
         fitted_texts = fit_texts(encoder, texts, self._room, Insertion.TEXT, "an MTEB task")
@@ -133,11 +145,12 @@ class _TaskEditor:
 
     def edit_data(self, data: Any) -> Any:
         """Return the data of a split, or of all splits below it, with edited texts."""
-        if isinstance(data, Mapping) and "corpus" in data:
+        if isinstance(data, Mapping) and "corpus" in data:  # a split of retrieval or reranking
             return {**data, "corpus": self._edit_corpus(data)}
-        if isinstance(data, Mapping):
+        if isinstance(data, Mapping):  # splits or languages by name
             # The texts that a classifier is trained on stay as they are.
             return {name: split if name == "train" else self.edit_data(split) for name, split in data.items()}
+        # A split of another task is a table.
         column = _EDITED_COLUMNS[self._kind]
         texts = data[column][:]  # as a list
         return data.remove_columns(column).add_column(column, self._edit_texts(texts))
@@ -151,11 +164,8 @@ class _TaskEditor:
         has_titles = "title" in corpus.column_names
         titles = corpus["title"][:] if has_titles else [""] * len(corpus)
         texts = [f"{title} {text}".strip() for title, text in zip(titles, corpus["text"][:], strict=True)]
-        relevant: set[str] = set()
-        if self._kind == "Reranking":
-            for score_by_document in data["relevant_docs"].values():
-                relevant |= {document for document, score in score_by_document.items() if score > 0}
-        to_edit = [index for index, document in enumerate(corpus["id"][:]) if document not in relevant]
+        unedited = find_answers(data["relevant_docs"]) if self._kind == "Reranking" else set()
+        to_edit = [index for index, document in enumerate(corpus["id"][:]) if document not in unedited]
         edited_texts = self._edit_texts([texts[index] for index in to_edit])
         for index, text in zip(to_edit, edited_texts, strict=True):
             texts[index] = text
@@ -220,18 +230,18 @@ class _MtebWork(GroupWork):
             seed = condition.seed if self._depends_on_seed(condition) else None
             if seed not in row_by_seed:
                 task = self.task
-                edited_before = 0
-                edits_of_model = condition
-                if condition.draws_token:
-                    task, edited_before = edit_task(task, condition)
-                    edits_of_model = replace(condition, tokens=())
-                model = EditingEncoder(id_encoder, edits_of_model, self.settings, self.room)
+                edited_in_data = 0
+                condition_of_model = condition
+                if condition.draws_token:  # the data of the task are edited, and the model inserts nothing
+                    task, edited_in_data = edit_task(task, condition)
+                    condition_of_model = replace(condition, tokens=())
+                model = EditingEncoder(id_encoder, condition_of_model, self.settings, self.room)
                 score = task_data.evaluate(model, task)
                 row_by_seed[seed] = {
                     UNIT: 0,  # the task has a single outcome, its score
                     self.task.columns[0]: score,
                     _TEXTS: model.encoded,
-                    _EDITED: edited_before + model.edited,
+                    _EDITED: edited_in_data + model.edited,
                     _CUT: model.cut,
                 }
             rows.append(row_by_seed[seed])
@@ -240,15 +250,15 @@ class _MtebWork(GroupWork):
     def _depends_on_seed(self, condition: Condition) -> bool:
         """Return whether the seed of a condition changes the edited texts.
 
-        It does if the gaps of the copies are random. It also does if there are several tokens, because the
+        It does if the places of the copies are random. It also does if there are several tokens, because the
         order of their copies is random, and with the edits of the paper.
         """
-        has_copies = bool(condition.tokens)
         if condition.draws_token:
             return True
-        has_random_gaps = self.settings.placement is Placement.RANDOM
+        has_copies = bool(condition.tokens)
+        has_random_places = self.settings.placement is Placement.RANDOM
         has_random_order = len(condition.tokens) > 1
-        return has_copies and (has_random_gaps or has_random_order)
+        return has_copies and (has_random_places or has_random_order)
 
 
 def run_mteb_task(runner: TaskRunner, task: MtebTask) -> tuple[NDArray[np.float64], TaskRecord]:

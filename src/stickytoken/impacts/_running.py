@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -73,12 +74,15 @@ class CleanVectors:
             encoder: the model.
             edited: known vectors of inputs with copies. Missing vectors are computed and added to ``edited``.
         """
-        rows = self.row_of_probe
-        missing = [probe for probe in dict.fromkeys(probes) if probe not in rows and probe not in edited]
+        clean_rows = self.row_of_probe
+        distinct = dict.fromkeys(probes)  # a set that keeps the order
+        missing = [probe for probe in distinct if probe not in clean_rows and probe not in edited]
         if missing:
             tokenized = tokenize_probes(encoder, missing)
             edited.update(zip(missing, encode_probes(encoder, tokenized), strict=True))
-        return np.stack([self.vectors[rows[probe]] if probe in rows else edited[probe] for probe in probes])
+        return np.stack(
+            [self.vectors[clean_rows[probe]] if probe in clean_rows else edited[probe] for probe in probes]
+        )
 
 
 # All repetitions of a condition are in one shard, because a session that resumed between two repetitions
@@ -167,27 +171,32 @@ class TaskWork(GroupWork):
         rows = []
         for condition in prepared:
             vectors = {}
-            for name, texts in self.texts.items():
-                role = find_role(self.task, name)
+            for text_role, fitted_texts in self.texts.items():
+                role = find_role(self.task, text_role)  # None if the task has no queries
                 encoder_of_role = in_role(encoder, role)
-                copies = self.settings.copies if name in self.edited_roles else 0
+                copies = self.settings.copies if text_role in self.edited_roles else 0
                 if condition.draws_token and copies:
-                    probes = self._make_published_probes(name, condition, encoder_of_role)
+                    probes = self._make_published_probes(text_role, condition, encoder_of_role)
                 else:
-                    probes = [insert_copies(self.settings, fitted, condition, copies) for fitted in texts]
-                vectors[name] = self.clean[role].collect(probes, encoder_of_role, new_vectors[role])
+                    probes = [
+                        insert_copies(self.settings, fitted, condition, copies) for fitted in fitted_texts
+                    ]
+                vectors[text_role] = self.clean[role].collect(probes, encoder_of_role, new_vectors[role])
             outcomes = self.task.outcomes(vectors, condition.seed, self.similarity)
             rows += make_rows(self.task.columns, outcomes)
         return rows, sum(map(len, new_vectors.values()))
 
     def _make_published_probes(self, role: str, condition: Condition, encoder: Encoder) -> list[Probe]:
+        """Return all texts with a role, edited as by Chen et al. (2025), as inputs of the encoder."""
         texts = list(self.task.texts[role])
         indices = find_edited_indices(self.task, role)
+        to_edit = [texts[index] for index in indices]
         tokens = [token.text for token in condition.tokens]
-        edited = edit_as_published((texts[index] for index in indices), tokens, random.Random(condition.seed))
-        for index, text in zip(indices, edited, strict=True):
-            texts[index] = text
+        edited_texts = edit_as_published(to_edit, tokens, random.Random(condition.seed))
+        for index, edited_text in zip(indices, edited_texts, strict=True):
+            texts[index] = edited_text
         word_encoder = protocol.require_words(encoder, "impact")
+        # The edited texts are truncated, without room for more copies.
         fitted_texts = fit_texts(word_encoder, texts, 0, Insertion.TEXT, self.task.name)
         return [fitted.as_probe(Insertion.TEXT) for fitted in fitted_texts]
 
@@ -199,16 +208,26 @@ def find_edited_indices(task: Task, role: str) -> list[int]:
     """
     if not isinstance(task, RerankingTask):
         return list(range(len(task.texts[role])))
-    relevant = set()
-    for score_by_document in task.relevant.values():
-        relevant |= {document for document, score in score_by_document.items() if score > 0}
-    return [index for index, document in enumerate(task.documents) if document not in relevant]
+    answers = find_answers(task.relevant)
+    return [index for index, document in enumerate(task.documents) if document not in answers]
+
+
+def find_answers(judgements: Mapping[str, Mapping[str, float]]) -> set[str]:
+    """Return the documents that answer any query: those with a relevance above 0.
+
+    ``judgements`` has the relevance of documents, keyed by query and document.
+    """
+    answers: set[str] = set()
+    for relevance_by_document in judgements.values():
+        answers |= {document for document, relevance in relevance_by_document.items() if relevance > 0}
+    return answers
 
 
 def make_rows(columns: Sequence[str], outcomes: Outcomes) -> list[dict[str, Any]]:
     """Return outcomes of shape (units, columns) as rows of a shard."""
     return [
-        {UNIT: unit, **dict(zip(columns, row, strict=True))} for unit, row in enumerate(outcomes.tolist())
+        {UNIT: unit, **dict(zip(columns, values, strict=True))}
+        for unit, values in enumerate(outcomes.tolist())
     ]
 
 
@@ -225,6 +244,7 @@ def run_task(runner: TaskRunner, task: Task) -> tuple[NDArray[np.float64], TaskR
     edited_roles = task.edited(settings.side)
     name = make_stage_name(task.name)
     encoders = encoders_of(runner.encoder, task)
+    # All texts, truncated so that copies fit in where they are inserted.
     fitted_by_role = {}
     for role, texts in task.texts.items():
         encoder = encoders[role]
@@ -233,13 +253,15 @@ def run_task(runner: TaskRunner, task: Task) -> tuple[NDArray[np.float64], TaskR
             _require_same_tokens(runner.encoder, encoder, insertion)
             room = compute_room(encoder, runner.conditions, settings.copies, insertion)
         fitted_by_role[role] = fit_texts(encoder, texts, room, insertion, task.name)
-    all_fitted = [fitted for fitted_texts in fitted_by_role.values() for fitted in fitted_texts]
+    all_fitted = list(chain.from_iterable(fitted_by_role.values()))
 
+    # Texts without copies are encoded once for all conditions. Roles in the task that the model encodes in
+    # the same way, such as both sentences of a pair, are encoded together.
     inputs_by_role: dict[Role | None, list[Probe]] = {}
     for text_role, fitted_texts in fitted_by_role.items():
         inputs = inputs_by_role.setdefault(find_role(task, text_role), [])
         inputs += [fitted.as_probe(insertion) for fitted in fitted_texts]
-    clean = {}
+    clean_vectors = {}
     for role_of_inputs, inputs in inputs_by_role.items():
         distinct_inputs = tuple(dict.fromkeys(inputs))
         vectors = encode_in_shards(
@@ -252,9 +274,9 @@ def run_task(runner: TaskRunner, task: Task) -> tuple[NDArray[np.float64], TaskR
             shard_texts=_SHARD_TEXTS,
             allow_missing=True,  # as among texts with copies
         )
-        clean[role_of_inputs] = CleanVectors(distinct_inputs, vectors)
+        clean_vectors[role_of_inputs] = CleanVectors(distinct_inputs, vectors)
     similarity = similarity_of(runner.encoder)
-    work = TaskWork(name, task, fitted_by_role, edited_roles, settings, clean, similarity)
+    work = TaskWork(name, task, fitted_by_role, edited_roles, settings, clean_vectors, similarity)
     outcomes = runner.run(work, task.units, task.columns, task.name)
     edited_count = 0
     for role in edited_roles:

@@ -57,23 +57,25 @@ def permutation_test(costs: NDArray[np.float64], key: Sequence[int]) -> tuple[fl
     sets, members = costs.shape
     if not sets or members < 2:
         return None, None
-    # Subtract from the cost of each token the mean cost of all other tokens in the same matched set.
+    # Subtract from the cost of each token the mean cost of all other tokens in the same matched set. With m
+    # members, c - (sum - c) / (m - 1) is (m c - sum) / (m - 1).
     differences = (members * costs - costs.sum(axis=1, keepdims=True)) / (members - 1)
     sticky_differences = differences[:, 0]
-    spread = float(sticky_differences.std(ddof=1)) if sets > 1 else 0.0
-    effect_size = float(sticky_differences.mean()) / spread if spread > _ROUNDING else None
-    threshold = sticky_differences.mean() - _ROUNDING
+    deviation = float(sticky_differences.std(ddof=1)) if sets > 1 else 0.0
+    effect_size = float(sticky_differences.mean()) / deviation if deviation > _ROUNDING else None
+    # The p-value is the share of all ways to choose one member from each set whose mean reaches this.
+    observed = sticky_differences.mean() - _ROUNDING
     if members**sets <= _MOST_ENUMERATED:
-        # The sum of differences for every way to choose one member from each set.
+        # The sum of differences for every way to choose.
         sums = np.zeros(1)
-        for row in differences:
-            sums = np.add.outer(sums, row).ravel()
-        return float((sums / sets >= threshold).mean()), effect_size
+        for differences_of_set in differences:
+            sums = np.add.outer(sums, differences_of_set).ravel()
+        return float((sums / sets >= observed).mean()), effect_size
     # For every random choice, the member of each set; shape (choices, sets).
     chosen = np.random.default_rng(list(key)).integers(members, size=(_RANDOM_CHOICES, sets))
     means = differences[np.arange(sets), chosen].mean(axis=1)
     # The observed choice counts as one of the drawn choices (Phipson and Smyth 2010).
-    return float((1 + (means >= threshold).sum()) / (1 + _RANDOM_CHOICES)), effect_size
+    return float((1 + (means >= observed).sum()) / (1 + _RANDOM_CHOICES)), effect_size
 
 
 def paired_test(effects: Sequence[Mapping[str, Any]], seed: int) -> PairedTestRecord | None:
@@ -97,6 +99,7 @@ def paired_test(effects: Sequence[Mapping[str, Any]], seed: int) -> PairedTestRe
         if row["main"] and row["drop_sticky"] is not None and row["drop_benign"] is not None
     ]
     sticky_and_benign = np.array(drops, np.float64).reshape(-1, 2)  # shape (tasks, 2)
+    # Each task is a matched set of two, so that the effect size is Cohen's d.
     permutation_p, cohens_d = permutation_test(sticky_and_benign, [seed])
     if permutation_p is None or cohens_d is None:
         return None
@@ -119,8 +122,8 @@ def correct_p_values(p_values: Sequence[float | None]) -> list[float | None]:
     defined = [p_value for p_value in p_values if p_value is not None]
     if not defined:
         return list(p_values)
-    remaining = iter(false_discovery_control(defined).tolist())
-    return [None if p_value is None else next(remaining) for p_value in p_values]
+    corrected = iter(false_discovery_control(defined).tolist())  # in the order of the defined ones
+    return [None if p_value is None else next(corrected) for p_value in p_values]
 
 
 @dataclass(frozen=True)
@@ -138,10 +141,10 @@ class _Groups:
     def weights(self) -> NDArray[np.float64]:
         """Weights of the mean over the repetitions of each group, shape (groups, conditions)."""
         weights = np.zeros((len(self.groups), len(self.conditions)))
-        column = 0
-        for row, group in enumerate(self.groups):
-            weights[row, column : column + len(group)] = 1 / len(group)
-            column += len(group)
+        first_of_group = 0
+        for row, group in enumerate(self.groups):  # the conditions of a group are next to each other
+            weights[row, first_of_group : first_of_group + len(group)] = 1 / len(group)
+            first_of_group += len(group)
         return weights
 
     def weights_of(self, kind: Kind) -> NDArray[np.float64]:
@@ -153,13 +156,13 @@ class _Groups:
         Returns:
             The weights, shape (tokens of this kind, conditions); one row for clean texts.
         """
-        rows = []
-        for row, group in enumerate(self.groups):
+        selected_groups = []
+        for index, group in enumerate(self.groups):
             condition = group[0]  # all conditions of a group have the same kind and the same tokens
             is_mixture = len(condition.tokens) > 1 and not condition.draws_token
             if condition.kind is kind and not is_mixture:
-                rows.append(row)
-        return self.weights[rows]
+                selected_groups.append(index)
+        return self.weights[selected_groups]
 
 
 def make_task_rows(
@@ -182,9 +185,9 @@ def make_task_rows(
         The rows, keyed by name of the table. For each metric, ``effects`` has one row, ``conditions`` one row
         per group of repetitions, and ``scores`` one row per condition.
     """
-    key = [settings.seed, zlib.crc32(task.name.encode())]
-    # A single unit has no interval.
-    samples = bootstrap_samples(task.units, settings.resamples if task.units > 1 else 0, key)
+    key = [settings.seed, zlib.crc32(task.name.encode())]  # tasks are resampled independently
+    sample_count = settings.resamples if task.units > 1 else 0  # a single unit has no interval
+    samples = bootstrap_samples(task.units, sample_count, key)
     groups = _Groups(conditions)
     rows: dict[str, Rows] = {"effects": [], "conditions": [], "scores": []}
     for metric in task.metrics:
@@ -216,13 +219,17 @@ def _make_condition_rows(
     confidence: float,
     tokens_by_id: Mapping[int, TokenRecord],
 ) -> Rows:
-    scores_on_all_units = resampled_scores[0]  # the first row is not resampled
+    """Return a row for each group of repetitions: its mean score, and the drop from that on clean texts.
+
+    ``resampled_scores`` has the scores on all units in its first row; see `stickytoken.intervals.resampled`.
+    """
+    scores_on_all_units = resampled_scores[0]
     (clean_weights,) = groups.weights_of(Kind.CLEAN)
     scores = combine(groups.weights, scores_on_all_units).tolist()
     drops = contrast_intervals(resampled_scores, clean_weights - groups.weights, confidence)
     rows = []
     for group, score, drop in zip(groups.groups, scores, drops, strict=True):
-        is_clean = group[0].kind is Kind.CLEAN
+        is_clean = group[0].kind is Kind.CLEAN  # clean texts have no drop from themselves
         shown_drop = Interval(value=None, low=None, high=None) if is_clean else drop
         row = {**label_condition(group[0], tokens_by_id), "score": present(score)}
         rows.append(row | shown_drop.as_columns("drop"))
@@ -255,7 +262,7 @@ def _compute_effect(
     for name, interval in zip(contrasts, intervals, strict=True):
         effect |= interval.as_columns(name)
     for name in ("drop_sticky", "drop_benign"):
-        can_be_divided = effect[name] is not None and effect["clean"]
+        can_be_divided = effect[name] is not None and effect["clean"]  # by a score that is neither None nor 0
         effect[f"{name}_relative"] = effect[name] / effect["clean"] if can_be_divided else None
     return effect | _test_drops(groups, scores_on_all_units, key)
 
@@ -275,8 +282,10 @@ def _test_drops(groups: _Groups, scores: NDArray[np.float64], key: Sequence[int]
 
 
 def _arrange_by_matched_set(groups: _Groups, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    # Weights have a row for each token, by which `combine` averages the scores of its conditions.
-    # Example: the sticky tokens S and T, and their benign matches in the order S1, T1, S2, T2.
+    # Returns the drops in score as `permutation_test` takes them: a row for each sticky token, which comes
+    # first, and its benign matches. Example: the sticky tokens S and T, and their benign matches in the order
+    # S1, T1, S2, T2. Weights have a row for each token, by which `combine` averages the scores of its
+    # conditions.
     clean_weights = groups.weights_of(Kind.CLEAN)
     sticky_drops = combine(clean_weights - groups.weights_of(Kind.STICKY), scores)
     benign_drops = combine(clean_weights - groups.weights_of(Kind.BENIGN), scores)

@@ -76,6 +76,7 @@ class ImpactRecord(resume.MeasurementRecord):
 
     def measured_with(self) -> ImpactSettings:
         """Return the settings of the measurement."""
+        # Settings that this version no longer has are left out.
         field_names = ImpactSettings.__dataclass_fields__
         return ImpactSettings(**{name: value for name, value in self.settings.items() if name in field_names})
 

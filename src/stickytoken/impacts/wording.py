@@ -40,10 +40,14 @@ def headed(
     """
     headings = []
     for column in columns:
-        end = column.rpartition("_")[2]
-        heading = end if end in ("low", "high") else _HEADINGS.get(column, column.replace("_", " "))
+        end_of_name = column.rpartition("_")[2]
+        if end_of_name in ("low", "high"):  # of an interval, which stands beside its value
+            heading = end_of_name
+        else:
+            heading = _HEADINGS.get(column, column.replace("_", " "))
         headings.append(heading.replace("sticky", measured))
-    return headings, [[row[column] for column in columns] for row in rows]
+    cells = [[row[column] for column in columns] for row in rows]
+    return headings, cells
 
 
 def cost_sentence(effect: Row, kind: str) -> str:
@@ -76,28 +80,27 @@ def conclusion(effect: Row, kind: str) -> str:
     The arguments are those of `cost_sentence`.
     """
     tokens = effect["tokens"]
-    benign = effect["benign_tokens"] // max(1, tokens)
-    missing = benign_needed(tokens) - benign
-    if missing > 0:
-        measured = f"{tokens} {kind} {'token' if tokens == 1 else 'tokens'}"
-        ones = "one" if benign == 1 else "ones"
+    benign_per_token = effect["benign_tokens"] // max(1, tokens)
+    missing_per_token = benign_needed(tokens) - benign_per_token
+    if missing_per_token > 0:
+        benign = f"{benign_per_token} benign {'one' if benign_per_token == 1 else 'ones'}"
         if tokens == 1:
-            lacking = f"{measured} with {benign} benign {ones}; {missing} more would do"
+            lacking = f"1 {kind} token with {benign}; {missing_per_token} more would do"
         else:
-            lacking = f"{measured} with {benign} benign {ones} each; {missing} more for each would do"
+            lacking = f"{tokens} {kind} tokens with {benign} each; {missing_per_token} more for each would do"
         return f"too few tokens to conclude ({lacking})"
     p_value = effect["p_value"]
     q_value = effect["q_value"]
     if p_value is None:
         return "too few tokens to conclude (the metric is not defined for all of them)"
     probabilities = f"p {_format_probability(p_value)}"
-    if q_value is not None and q_value != p_value:
+    if q_value is not None and q_value != p_value:  # with a single task, they are equal
         probabilities += f", corrected over tasks q {_format_probability(q_value)}"
     if effect["difference"] <= 0:
         return f"no sign that {kind} tokens cost more ({probabilities})"
     decisive = p_value if q_value is None else q_value
-    costs = f"{kind} tokens cost more" if decisive <= _SIGNIFICANCE else "no difference shown"
-    return f"{costs} ({probabilities})"
+    finding = f"{kind} tokens cost more" if decisive <= _SIGNIFICANCE else "no difference shown"
+    return f"{finding} ({probabilities})"
 
 
 def _format_probability(value: float) -> str:
@@ -159,8 +162,8 @@ def _write_task_sentences(
 ) -> Iterator[str]:
     """Yield a sentence on how copies of a token change the main metric of each task."""
     for effect in impact.effects.filter("main").iter_rows(named=True):
-        of_task = impact.conditions.filter(task=effect["task"], metric=effect["metric"])
-        (row,) = of_task.filter(token_id=token_id).iter_rows(named=True)
+        conditions = impact.conditions.filter(task=effect["task"], metric=effect["metric"])
+        (row,) = conditions.filter(token_id=token_id).iter_rows(named=True)
         start = f"{row['token']!r}, {effect['task']}:"
         if row["drop"] is None or effect["clean"] is None:
             yield f"{start} {effect['metric']} is not defined."
@@ -173,9 +176,10 @@ def _write_task_sentences(
             f"{row['score']:.4f}"
         )
         if row["drop_low"] is not None:
+            # A drop is a negative change, so the ends of its interval change places.
             interval = f"{-row['drop_high']:+.4f} to {-row['drop_low']:+.4f}"
             sentence += f" (change {interval}, {settings.confidence:.0%} interval)"
-        benign_drops = of_task.filter(of_task["token_id"].is_in(benign_ids))["drop"].drop_nulls()
+        benign_drops = conditions.filter(conditions["token_id"].is_in(benign_ids))["drop"].drop_nulls()
         if len(benign_drops):
             matches = "its benign match"
             if len(benign_drops) > 1:

@@ -87,15 +87,15 @@ class CausalPromptEncoder(ModelEncoder):
     def _configure(self) -> None:
         """Set `prompted`, the tokenizers, `max_length` and the runner, from the model and `reading`."""
         with_placeholder = self.reading.prepending is not None
-        self.prompted = PromptedModel(self._decoder, self.reading, self._tokenizer_copy(with_placeholder))
-        self.own_tokenizer = self._tokenizer_copy(with_placeholder=False).tokenizer
+        self.prompted = PromptedModel(self._decoder, self.reading, self._get_tokenizer_copy(with_placeholder))
+        self.own_tokenizer = self._get_tokenizer_copy(with_placeholder=False).tokenizer
         self.own_tokenizer.rows = self._decoder.rows
         # A `PromptVocabulary` encodes an entry as part of a sentence in the prompt.
         self.entries_tokenizer = PromptVocabulary(self.own_tokenizer, quoted=self.reading.prompt.quoted)
         self.max_length = self.prompted.find_max_length(self.user_tokenizer, self._requested_length)
-        self._runner = self._new_runner()
+        self._runner = self._make_runner()
 
-    def _tokenizer_copy(self, with_placeholder: bool) -> OwnTokenizer:
+    def _get_tokenizer_copy(self, with_placeholder: bool) -> OwnTokenizer:
         """Return a copy of the user's tokenizer, with or without the placeholder of token prepending.
 
         Copying takes seconds, so each copy is made only once.
@@ -105,7 +105,7 @@ class CausalPromptEncoder(ModelEncoder):
             self._tokenizers[with_placeholder] = copied
         return self._tokenizers[with_placeholder]
 
-    def _new_runner(self) -> PromptRunner:
+    def _make_runner(self) -> PromptRunner:
         return PromptRunner(
             self.prompted, self._token_budget, reuse=self._reuse_limits, rounding=self._rounding
         )
@@ -121,7 +121,7 @@ class CausalPromptEncoder(ModelEncoder):
     def _forget_derived(self) -> None:
         super()._forget_derived()
         self.prompted.forget_derived_values()
-        self._runner = self._new_runner()
+        self._runner = self._make_runner()
 
     @property
     def layers(self) -> int:
@@ -139,7 +139,8 @@ class CausalPromptEncoder(ModelEncoder):
     def _measure_dimension(self) -> int:
         any_row = PromptRow(prompt=0, content=(0,))
         with computing(self._network):
-            return int(self._runner.forward([any_row], None, [self.prompted.layer_count]).shape[-1])
+            states = self._runner.forward([any_row], cache=None, layer_counts=[self.prompted.layer_count])
+            return int(states.shape[-1])
 
     def _modules_hash_and_prompt(self) -> tuple[str, str]:
         """Return the sha256 of all settings that affect states or vectors, and the templates as JSON."""
@@ -150,6 +151,7 @@ class CausalPromptEncoder(ModelEncoder):
             placeholder_hash = hashlib.sha256(placeholder.numpy().tobytes()).hexdigest()
         layers_overwritten = None
         if prepending is not None:
+            # All exits behind the last layer give the same vectors.
             layers_overwritten = [prepending.start, min(prepending.exit, self.layers)]
         description: dict[str, Any] = {
             "model": type(self._decoder.model).__name__,
@@ -172,8 +174,8 @@ class CausalPromptEncoder(ModelEncoder):
         self._apply_model_changes()
         other = self._copy()
         other.reading = reading
-        other._token_budget = self._runner.token_budget
-        other._reset()
+        other._token_budget = self._runner.token_budget  # which may have been reduced to fit into memory
+        other._reset()  # computes again what depends on the reading
         return other
 
     def sentence_transformer(self) -> SentenceTransformer:
@@ -183,10 +185,11 @@ class CausalPromptEncoder(ModelEncoder):
 
         from stickytoken.language_models.module import CausalPrompt
 
+        # `Prompting` has only the name of a prompt or one template. The prompt itself may have several.
         options = self.reading.prompting.as_options() | {"prompt": self.reading.prompt}
         module = CausalPrompt(self._model, self.user_tokenizer, **options)
-        later = [Normalize()] if self.normalizes else []
-        return SentenceTransformer(modules=[module, *later], device=str(module.model.device))
+        later_modules = [Normalize()] if self.normalizes else []
+        return SentenceTransformer(modules=[module, *later_modules], device=str(module.model.device))
 
     def inspector(self) -> Inspector:
         """Return access to the internal states of the model; see `stickytoken.inspection.inspector_of`."""
@@ -213,7 +216,7 @@ class CausalPromptEncoder(ModelEncoder):
         contents = [text.ids for text in self.tokenize(texts)]
         for text, content in zip(texts, contents, strict=True):
             self.check_input(content, partial(quote_text, text))
-        if not contents:
+        if not contents:  # the runner takes at least one
             return np.empty((0, len(layer_counts), self.dimension), np.float32)
         return self._forward_all(contents, layer_counts)
 

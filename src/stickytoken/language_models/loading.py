@@ -50,7 +50,7 @@ def load_language_model(source: ModelSource, spec: EncoderSpec, saved_modules: l
     from stickytoken.language_models.reading import make_reading
     from stickytoken.language_models.running.decoder import find_decoder
 
-    for option in ("prompt_name", "query_prompt"):
+    for option in ("prompt_name", "query_prompt"):  # of `Prompting`, which other models use
         value = getattr(spec.prompting, option)
         if value is not None:
             raise InputError(
@@ -66,7 +66,7 @@ def load_language_model(source: ModelSource, spec: EncoderSpec, saved_modules: l
     normalize = False
     if was_saved:  # the saved settings replace the user's options, which must be the defaults
         class_names = [module.rpartition(".")[2] for module in saved_modules]
-        normalize = _normalizes(class_names, repr(source.name))
+        normalize = _find_normalization(class_names, repr(source.name))
         options = _read_saved_prompting(source, options, settings_file)
     if options.prompt is None:
         known_prompts = ", ".join(PROMPTS)
@@ -125,17 +125,17 @@ def encoder_of_module(model: SentenceTransformer, spec: EncoderSpec, name: str) 
             f"{name} truncates its vectors to {model.truncate_dim}, but a model with a prompt needs vectors "
             "of full length: set its truncate_dim to None"
         )
-    normalize = _normalizes([type(module).__name__ for module in model], name)
+    normalize = _find_normalization([type(module).__name__ for module in model], name)
     if spec.prompting != Prompting():
         raise InputError(f"{name} is already loaded with its prompt and layers: leave out the prompt options")
-    first: Any = model[0]
+    causal_prompt: Any = model[0]
     return CausalPromptEncoder(
-        first.model,
-        first.tokenizer,
+        causal_prompt.model,
+        causal_prompt.tokenizer,
         name,
-        first.reading,
+        causal_prompt.reading,
         token_budget=spec.token_budget,
-        max_length=first.max_seq_length,
+        max_length=causal_prompt.max_seq_length,
         normalize=normalize,
     )
 
@@ -155,7 +155,7 @@ def _refuse_route(spec: EncoderSpec, name: str) -> None:
         )
 
 
-def _normalizes(modules: list[str], name: str) -> bool:
+def _find_normalization(modules: list[str], name: str) -> bool:
     """Return whether the model scales its vectors to length 1; raise an error for any other later module."""
     if modules not in (["CausalPrompt"], ["CausalPrompt", "Normalize"]):
         raise InputError(
@@ -171,5 +171,5 @@ def _read_saved_prompting(source: ModelSource, options: Prompting, settings_file
         )
     try:
         return Prompting(**json.loads(settings_file.read_text("utf-8")))
-    except (ValueError, TypeError, InputError) as error:
+    except (ValueError, TypeError, InputError) as error:  # not JSON, unknown names, or values out of range
         raise ModelError(f"{settings_file} is damaged: {error}") from error

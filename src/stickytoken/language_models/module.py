@@ -52,8 +52,9 @@ class CausalPrompt(InputModule):
     ) -> None:
         """Prepare the prompt, and find the maximum length of a filled prompt; see the class for arguments."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self.model = model.base_model if hasattr(model, "base_model") else model
+        self.model = model.base_model if hasattr(model, "base_model") else model  # without its head
         self.tokenizer = tokenizer
+        # Messages name the model by where it was loaded from, or else by its class.
         name = getattr(getattr(model, "config", None), "_name_or_path", "") or type(model).__name__
         options = Prompting(**settings)
         decoder = find_decoder(self.model, name)
@@ -75,7 +76,7 @@ class CausalPrompt(InputModule):
         Raises:
             EncodingError: A filled prompt is longer than the context.
         """
-        del kwargs
+        del kwargs  # other modules have further options
         for text in inputs:
             if not isinstance(text, str):
                 raise InputError(f"a prompt takes a text, got a {type(text).__name__}: pass strings")
@@ -139,10 +140,11 @@ class CausalPrompt(InputModule):
 
         del init_defaults
         name = model_name_or_path
-        hub: dict[str, Any] = {"subfolder": subfolder, "token": token, "revision": revision}
-        hub["local_files_only"] = local_files_only
-        config = cls.load_config(name, cache_folder=cache_folder, **hub)
-        hub |= {"cache_dir": cache_folder, "trust_remote_code": bool(kwargs.get("trust_remote_code"))}
-        model = AutoModel.from_pretrained(name, **hub, **(kwargs.get("model_kwargs") or {}))
-        tokenizer = AutoTokenizer.from_pretrained(name, **hub, **(kwargs.get("processor_kwargs") or {}))
+        options: dict[str, Any] = {"subfolder": subfolder, "token": token, "revision": revision}
+        options["local_files_only"] = local_files_only
+        config = cls.load_config(name, cache_folder=cache_folder, **options)
+        # transformers calls the folder of the cache otherwise than sentence-transformers.
+        options |= {"cache_dir": cache_folder, "trust_remote_code": bool(kwargs.get("trust_remote_code"))}
+        model = AutoModel.from_pretrained(name, **options, **(kwargs.get("model_kwargs") or {}))
+        tokenizer = AutoTokenizer.from_pretrained(name, **options, **(kwargs.get("processor_kwargs") or {}))
         return cls(model, tokenizer, **config)

@@ -50,7 +50,7 @@ class Prompt:
         return all(_QUOTED_SENTENCE in _remove_placeholder(template) for template in self.templates)
 
     def split_template(self, template: str, *, prepending: bool) -> tuple[str, ...]:
-        """Return the parts of a template around the sentence: two parts, or three for an echo.
+        """Return the parts of a template around the sentence: two, or three for an echo, which has it twice.
 
         With token prepending, a template that has no placeholder gets one before the sentence.
         """
@@ -158,7 +158,9 @@ def clean_sentence(text: str) -> str:
     if text and not text.endswith((".", "?", '"', "'")):
         text += "."
     text = text.replace('"', "'")
-    return text[:-1] + "." if text.endswith("?") else text
+    if text.endswith("?"):
+        text = text[:-1] + "."
+    return text
 
 
 def clean_inner_text(text: str, *, quoted: bool) -> str:

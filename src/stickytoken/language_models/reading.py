@@ -52,7 +52,7 @@ class Reading:
     @property
     def prompting(self) -> Prompting:
         """The `Prompting` settings that produce this `Reading`."""
-        is_known = self.prompt.name in PROMPTS
+        is_known = self.prompt.name in PROMPTS  # otherwise, the user wrote its only template
         prepending = self.prepending
         return Prompting(
             prompt=self.prompt.name if is_known else self.prompt.templates[0],
@@ -125,7 +125,7 @@ def _find_preset(decoder: Decoder, prompt: Prompt) -> _Preset:
             layer = _SECOND_TO_LAST
         published = prompt.name in _PUBLISHED_PROMPTS
     else:  # no settings were published for this model
-        start = min(1, layer_count - 1)
+        start = min(1, layer_count - 1)  # 1, if the model has such a layer
         end = max(2, _scale_layer(_LLAMA_2_EXIT, layer_count))
         layer = max(1, _scale_layer(_LLAMA_2_READ, layer_count))
         published = False

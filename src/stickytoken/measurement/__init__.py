@@ -55,28 +55,30 @@ def open_atomically(path: Path) -> Iterator[BinaryIO]:
         mode = path.stat().st_mode
     except OSError:  # the file does not exist yet, or the write below will raise a clearer error
         mode = stat.S_IFREG
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+    is_device_or_pipe = not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+    if is_device_or_pipe:
         buffer = io.BytesIO()  # the writer may need to seek, which a pipe cannot do
         yield buffer
-        with _writing(path), path.open("wb", buffering=0) as pipe:
+        with _explain_write_errors(path), path.open("wb", buffering=0) as pipe:
             rest = buffer.getbuffer()
-            while rest:
-                rest = rest[pipe.write(rest) :]
+            while rest:  # a pipe may take only a part at a time
+                written = pipe.write(rest)
+                rest = rest[written:]
         return
     try:
-        with _writing(path):
-            if target.is_symlink():
+        with _explain_write_errors(path):
+            if target.is_symlink():  # only if the links form a loop
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         with _NamedStream(temporary, path) as stream:
             yield stream
             stream.flush()
-            with _writing(path):
+            with _explain_write_errors(path):
                 os.fsync(stream.fileno())
-        with _writing(path):
+        with _explain_write_errors(path):
             temporary.replace(target)
             sync_folder(target.parent)
     finally:
-        with suppress(OSError):
+        with suppress(OSError):  # after the rename, there is no temporary file
             temporary.unlink()
 
 
@@ -90,7 +92,7 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) 
     Raises:
         RunError: the file cannot be written.
     """
-    with open_atomically(path) as stream, _writing(path):
+    with open_atomically(path) as stream, _explain_write_errors(path):
         if isinstance(content, bytes):
             stream.write(content)
         else:
@@ -102,30 +104,31 @@ class _NamedStream(io.BufferedWriter):
 
     def __init__(self, temporary: Path, path: Path) -> None:
         self._path = path
-        # Without `_writing`, because Ctrl-C at its end would leave the file open.
+        # Without `_explain_write_errors`, because Ctrl-C at its end would leave the file open.
         try:
             super().__init__(temporary.open("xb", buffering=0))
         except OSError as error:
-            raise _make_error(path, error) from error
+            raise _make_write_error(path, error) from error
 
     def write(self, content: ReadableBuffer, /) -> int:
-        with _writing(self._path):
+        with _explain_write_errors(self._path):
             return super().write(content)
 
     def flush(self) -> None:
-        with _writing(self._path):
+        with _explain_write_errors(self._path):
             super().flush()
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def _explain_write_errors(path: Path) -> Iterator[None]:
+    # Turns an OSError of the block into a RunError.
     try:
         yield
     except OSError as error:
-        raise _make_error(path, error) from error
+        raise _make_write_error(path, error) from error
 
 
-def _make_error(path: Path, error: OSError) -> RunError:
+def _make_write_error(path: Path, error: OSError) -> RunError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return RunError(
             f"no space left to write {path}: free some space and run the same command again; "
@@ -140,7 +143,7 @@ def make_folder(folder: Path) -> None:
     Raises:
         RunError: the folder cannot be created.
     """
-    with _writing(folder):
+    with _explain_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
 
@@ -150,7 +153,7 @@ def move_folder(folder: Path, target: Path) -> None:
     Raises:
         RunError: the target cannot be written.
     """
-    with _writing(target):
+    with _explain_write_errors(target):
         for path in [*folder.rglob("*"), folder]:
             if path.is_dir():
                 sync_folder(path)
@@ -170,7 +173,8 @@ def _sync_file(path: Path) -> None:
 
 def require_writable(folder: Path) -> None:
     """Raise a RunError if files cannot be written to a folder. The folder need not exist yet."""
-    with _writing(folder):
+    with _explain_write_errors(folder):
+        # Whether the folder can be created depends on the nearest of its parents that exists.
         ancestors = (folder, *folder.absolute().parents)
         existing = next((ancestor for ancestor in ancestors if ancestor.exists()), folder)
         if not existing.is_dir():
@@ -308,11 +312,12 @@ class ResultFolder:
         Raises:
             RunError: another process is writing to the folder, or the folder cannot be created.
         """
-        with self._access():
+        with self._explain_errors():
             self.path.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self.path / _LOCK)
             lock.acquire(timeout=0)
         try:
+            # Temporary files of processes that were killed.
             for folder in (self.path, self.path / _SHARDS):
                 for leftover in folder.glob(_LEFTOVERS):
                     leftover.unlink(missing_ok=True)
@@ -324,20 +329,20 @@ class ResultFolder:
 
     def require_unlocked(self) -> None:
         """Raise a RunError if another process is writing to the folder."""
-        with self._access():
-            locked = (self.path / _LOCK).is_file()
-        if locked:
+        with self._explain_errors():
+            was_locked = (self.path / _LOCK).is_file()
+        if was_locked:  # the file stays after the lock is released, so only locking shows whether it is
             with self.locked():
                 pass
 
     def exists(self) -> bool:
         """Return whether a file or folder exists at the path."""
-        with self._access():
+        with self._explain_errors():
             return self.path.exists()
 
     def holds_run(self) -> bool:
         """Return whether the folder contains the record of a run."""
-        with self._access():
+        with self._explain_errors():
             return (self.path / RUN_FILE).is_file()
 
     def holds_other_files(self, record_file: str) -> bool:
@@ -348,7 +353,7 @@ class ResultFolder:
         Args:
             record_file: name of the record file, which shows that the folder contains a measurement.
         """
-        with self._access():
+        with self._explain_errors():
             if not self.path.is_dir():
                 return self.path.exists()
             if (self.path / record_file).is_file() or (self.path / IDENTITY_FILE).is_file():
@@ -362,7 +367,7 @@ class ResultFolder:
             )
 
     @contextmanager
-    def _access(self) -> Iterator[None]:
+    def _explain_errors(self) -> Iterator[None]:
         try:
             yield
         except Timeout as error:
@@ -409,7 +414,7 @@ class ResultFolder:
 
     def write_table(self, name: str, frame: pl.DataFrame) -> None:
         """Write a table as Parquet."""
-        write_atomically(self.path / name, _parquet(frame))
+        write_atomically(self.path / name, _to_parquet(frame))
 
     def read_table(
         self, name: str, columns: Sequence[str] | Mapping[str, Any] = (), filled: Sequence[str] = ()
@@ -427,29 +432,22 @@ class ResultFolder:
                 ``columns`` and ``filled``.
         """
         path = self.path / name
-        again = "run the same command again"
+        advice = "run the same command again"
         if not path.is_file():
-            raise RunError(f"{self.path} has no {name}: the run is not finished, {again}")
+            raise RunError(f"{self.path} has no {name}: the run is not finished, {advice}")
         try:
             # Read the bytes here, because polars cannot open a path that is not valid Unicode.
             table = pl.read_parquet(path.read_bytes())
         except (*_DAMAGE, OSError) as error:
-            raise RunError(f"{path} is damaged: delete it and {again}") from error
+            raise RunError(f"{path} is damaged: delete it and {advice}") from error
         missing = [column for column in columns if column not in table.columns]
         if missing:
-            raise RunError(f"{path} has no column {missing[0]!r}: delete it and {again}")
+            raise RunError(f"{path} has no column {missing[0]!r}: delete it and {advice}")
         types = columns if isinstance(columns, Mapping) else {}
         for column in columns:
-            values = table[column]
-            if values.dtype != types.get(column, values.dtype):
-                problem = f"{values.dtype} values instead of {types[column]}"
-            elif column in types and values.dtype.is_float() and not values.is_finite().all():
-                problem = "a number that is not finite"
-            elif column in filled and values.null_count():
-                problem = "an empty value"
-            else:
-                continue
-            raise RunError(f"{path} has {problem} in column {column!r}: delete it and {again}")
+            problem = _find_problem(table[column], types.get(column), is_filled=column in filled)
+            if problem is not None:
+                raise RunError(f"{path} has {problem} in column {column!r}: delete it and {advice}")
         return table
 
     def write_shard(
@@ -461,12 +459,15 @@ class ResultFolder:
         """
         frame = pl.DataFrame(list(rows), infer_schema_length=None)
         metadata = {"seconds": f"{cost.seconds:.3f}", "sequences": str(cost.sequences)}
-        content = _parquet(frame, metadata)
-        path = self._shard(stage, index)
-        footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+        content = _to_parquet(frame, metadata)
+        path = self._shard_path(stage, index)
+        # A Parquet file ends with its footer, the size of the footer in 4 bytes, and 4 bytes that name the
+        # format.
+        footer_size = int.from_bytes(content[-8:-4], "little")
+        footer_start = len(content) - 8 - footer_size
         seal = _SEAL + hashlib.sha256(content).digest()
         make_folder(path.parent)
-        write_atomically(path, content[:footer] + seal + content[footer:])
+        write_atomically(path, content[:footer_start] + seal + content[footer_start:])
         recorded = self._time_recorded
         if recorded is not None and time.perf_counter() - recorded >= _TIME_INTERVAL:
             self._record_time()
@@ -483,22 +484,22 @@ class ResultFolder:
             keys: expected values of the key column, in order.
             key: name of the key column, which identifies a row.
         """
-        frame = _read_shard(self._shard(stage, index))
-        is_complete = frame is not None and key in frame.columns and frame[key].to_list() == list(keys)
-        return frame if is_complete else None
+        frame = _read_undamaged_shard(self._shard_path(stage, index))
+        is_expected = frame is not None and key in frame.columns and frame[key].to_list() == list(keys)
+        return frame if is_expected else None
 
     def total_cost(self) -> ShardCost:
         """Return the total cost of all shards.
 
         The seconds are summed over all workers, so they are not wall time.
         """
-        costs = []
+        recorded_costs = []  # as `write_shard` puts them into the metadata of each shard
         for path in sorted((self.path / _SHARDS).glob("*.parquet")):
             with suppress(*_DAMAGE):  # of a shard that is no longer used, because shards have another size
-                costs.append(pl.read_parquet_metadata(io.BytesIO(path.read_bytes())))
+                recorded_costs.append(pl.read_parquet_metadata(io.BytesIO(path.read_bytes())))
         return ShardCost(
-            seconds=sum(float(cost.get("seconds", 0)) for cost in costs),
-            sequences=sum(int(cost.get("sequences", 0)) for cost in costs),
+            seconds=sum(float(cost.get("seconds", 0)) for cost in recorded_costs),
+            sequences=sum(int(cost.get("sequences", 0)) for cost in recorded_costs),
         )
 
     def shard_count(self) -> int:
@@ -514,11 +515,23 @@ class ResultFolder:
         for path in (self.path / _SHARDS).glob(f"{prefix}*.parquet"):
             path.unlink(missing_ok=True)
 
-    def _shard(self, stage: str, index: int) -> Path:
+    def _shard_path(self, stage: str, index: int) -> Path:
         return self.path / _SHARDS / f"{stage}-{index:06d}.parquet"
 
 
-def _parquet(frame: pl.DataFrame, metadata: dict[str, str] | None = None) -> bytes:
+def _find_problem(values: pl.Series, required_type: Any, *, is_filled: bool) -> str | None:
+    # Returns what is wrong with a column of a table, as part of an error message; None if nothing is. Without
+    # a required type, numbers need not be finite.
+    if required_type is not None and values.dtype != required_type:
+        return f"{values.dtype} values instead of {required_type}"
+    if required_type is not None and values.dtype.is_float() and not values.is_finite().all():
+        return "a number that is not finite"
+    if is_filled and values.null_count():
+        return "an empty value"
+    return None
+
+
+def _to_parquet(frame: pl.DataFrame, metadata: dict[str, str] | None = None) -> bytes:
     """Return a table as the bytes of a Parquet file.
 
     The bytes are built in memory, so that a full disk raises an OSError only when they are written.
@@ -528,15 +541,16 @@ def _parquet(frame: pl.DataFrame, metadata: dict[str, str] | None = None) -> byt
     return buffer.getvalue()
 
 
-def _read_shard(path: Path) -> pl.DataFrame | None:
+def _read_undamaged_shard(path: Path) -> pl.DataFrame | None:
     try:
         content = path.read_bytes()
         # The seal, a marker and a hash of all other bytes, stands before the Parquet footer.
         start = content.rfind(_SEAL)
         end = start + len(_SEAL) + hashlib.sha256().digest_size
-        seal = _SEAL + hashlib.sha256(content[:start] + content[end:]).digest()
-        return pl.read_parquet(content) if start >= 0 and content[start:end] == seal else None
-    except (*_DAMAGE, OSError):
+        expected_seal = _SEAL + hashlib.sha256(content[:start] + content[end:]).digest()
+        is_intact = start >= 0 and content[start:end] == expected_seal
+        return pl.read_parquet(content) if is_intact else None
+    except (*_DAMAGE, OSError):  # it is damaged or missing
         return None
 
 
@@ -583,6 +597,7 @@ def validated(kind: type[Validated], raw: Any, path: Path) -> Validated:
 
 def repair_advice(path: Path) -> str:
     """Return advice on what to do about a damaged file in a run folder."""
+    # All but the identity itself is computed again from the identity and the shards.
     if path.name != IDENTITY_FILE and (path.parent / IDENTITY_FILE).is_file():
         return "restore it, or move it away and run the same command again, which continues from the shards"
     return "restore it, or move the folder away and run the same command again"

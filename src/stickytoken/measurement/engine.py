@@ -82,10 +82,10 @@ class LocalEngine:
             return
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="probes") as executor:
             preparation = executor.submit(work.prepare, shards[0], self._encoder)
-            for shard, next_shard in zip_longest(shards, shards[1:]):
+            for shard, next_shard in zip_longest(shards, shards[1:]):  # behind the last, the next is None
                 started = time.perf_counter()
                 prepared = preparation.result()
-                if next_shard is not None:
+                if next_shard is not None:  # is prepared while the model computes this one
                     preparation = executor.submit(work.prepare, next_shard, self._encoder)
                 rows, sequences = work.compute(prepared, self._encoder)
                 yield ComputedShard(shard, rows, ShardCost(time.perf_counter() - started, sequences))

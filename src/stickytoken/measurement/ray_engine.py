@@ -99,7 +99,7 @@ def connected(address: str | None) -> Iterator[Any]:
         return
     if address is None:
         address = os.environ.get("RAY_ADDRESS") or None
-    if address is not None and address != "auto":
+    if address is not None and address != "auto":  # Ray itself finds the cluster for `auto`
         _require_listener(address)
     _connect(ray, address)
     try:
@@ -109,14 +109,16 @@ def connected(address: str | None) -> Iterator[Any]:
 
 
 def _require_listener(address: str) -> None:
+    # Ray would wait for minutes before it says that nothing answers.
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or "/" in host:
         raise InputError(
             f"{address!r} is not a Ray address: pass host:port of the head node, or auto on one of its nodes"
         )
+    host_without_brackets = host.strip("[]")  # these stand around an IPv6 address
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
-    except (OSError, OverflowError) as error:
+        socket.create_connection((host_without_brackets, int(port)), timeout=_CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:  # a port may be too large a number
         raise RunError(
             f"nothing answers at the Ray address {address!r} ({error}): "
             "check the address, and that the cluster is running"
@@ -125,10 +127,10 @@ def _require_listener(address: str) -> None:
 
 def _connect(ray: Any, address: str | None) -> None:
     options: dict[str, Any] = {}
-    if address is None:
+    if address is None:  # Ray starts on this machine, and only then takes these options
         options = {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
     try:
-        with _ray_silenced():
+        with _ray_silenced(address):
             ray.init(address=address or "local", log_to_driver=False, configure_logging=False, **options)
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         reason = " ".join(str(error).split())[:_QUOTED_CHARACTERS]
@@ -137,19 +139,22 @@ def _connect(ray: Any, address: str | None) -> None:
 
 
 @contextmanager
-def _ray_silenced() -> Iterator[None]:
-    """Context manager that makes Ray start without usage reports and log messages.
+def _ray_silenced(address: str | None) -> Iterator[None]:
+    """Context manager that makes Ray start, or connect to an address, without usage reports and log messages.
 
     Ray's workers get normal priority, instead of the lowest priority. Environment variables that the user has
     set are not changed.
     """
     variables = {
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_gcs_server_port_wait_time_s": "1",
         # By default, Ray's workers have the lowest priority on the machine, although the user is waiting for
         # their results.
         "RAY_worker_niceness": "0",
     }
+    if address is not None:
+        # A cluster that does not answer is noticed after a second. A Ray that starts here gets the time that
+        # it needs.
+        variables["RAY_gcs_server_port_wait_time_s"] = "1"
     unset_variables = {name: value for name, value in variables.items() if name not in os.environ}
     os.environ.update(unset_variables)
     logger = logging.getLogger("ray")
@@ -195,6 +200,7 @@ def _divide_gpus(nodes: Sequence[Node], workers: int | None) -> Share:
 def _divide_cpus(nodes: Sequence[Node], workers: int | None) -> Share:
     cpus = sum(node.cpus for node in nodes)
     count = workers or sum(max(1, node.cpus // _CORES_PER_WORKER) for node in nodes if node.cpus)
+    # The most cores per worker with which the nodes have room for all workers.
     cores = cpus
     while cores > 0 and sum(node.cpus // cores for node in nodes) < count:
         cores -= 1
@@ -231,7 +237,7 @@ class ShardWorker:
         self._device = device
         self._cores = cores
         self._encoder: Encoder  # set by `load`
-        self._work: tuple[int, Work[Any, Any]] | None = None
+        self._work: tuple[int, Work[Any, Any]] | None = None  # with the key by which `compute` knows it
 
     def load(self) -> WorkerReport:
         """Load the model.
@@ -355,16 +361,16 @@ class RayEngine:
             StickyTokenError: the work raised this error on a worker.
         """
         key = next(self._keys)  # tells the workers that this is new work
-        reference = [self._ray.put(work)]
+        reference = [self._ray.put(work)]  # in a list, so that Ray does not fetch the work for every shard
         queue = deque(shards)
-        attempts = Counter[int]()
+        attempts = Counter[int]()  # how many workers died, by the index of the shard that they computed
         try:
             while queue or any(worker.shards for worker in self._workers):
                 for worker in self._workers:
                     while worker.is_ready and queue and len(worker.shards) < _SHARDS_PER_WORKER:
                         shard = queue.popleft()
                         worker.shards[worker.actor.compute.remote(key, reference, shard)] = shard
-                worker, finished = self._wait()
+                worker, finished = self._wait_for_answer()
                 try:
                     answer = self._ray.get(finished)
                 except self._ray.exceptions.RayTaskError as error:
@@ -372,14 +378,14 @@ class RayEngine:
                         raise error.cause from None
                     raise error from None  # this is a bug, and Ray's traceback shows where
                 except self._ray.exceptions.RayError as error:
-                    lost_shards = self._replace(worker, work.name, attempts, error)
-                    queue.extendleft(reversed(lost_shards))
+                    lost_shards = self._replace_worker(worker, work.name, attempts, error)
+                    queue.extendleft(reversed(lost_shards))  # they are next, in their order
                     continue
                 if worker.is_ready:
                     worker.shards.pop(finished)
                     yield answer  # a computed shard
                 else:
-                    self._admit(worker, answer)  # the first answer of a worker is its `WorkerReport`
+                    self._admit_worker(worker, answer)  # its first answer is its `WorkerReport`
         finally:
             # If the caller did not consume all results, the remaining ones must not turn up in the next
             # stage.
@@ -391,8 +397,8 @@ class RayEngine:
     def wait_until_ready(self) -> None:
         """Wait until all workers have loaded the model, so that a benchmark measures only the computation."""
         while not all(worker.is_ready for worker in self._workers):
-            worker, finished = self._wait()
-            self._admit(worker, self._ray.get(finished))
+            worker, finished = self._wait_for_answer()
+            self._admit_worker(worker, self._ray.get(finished))
 
     def close(self) -> None:
         """Stop all workers."""
@@ -401,6 +407,7 @@ class RayEngine:
         self._workers = []
 
     def _start_worker(self) -> _Worker:
+        # Ray must not restart it, because a restarted one has no model. `_replace_worker` starts another.
         remote_class = self._ray.remote(ShardWorker).options(
             num_cpus=self._share.cores, num_gpus=self._share.gpus, max_restarts=0
         )
@@ -408,13 +415,17 @@ class RayEngine:
         actor = remote_class.remote(self._spec, device, self._share.cores)
         return _Worker(actor, actor.load.remote())
 
-    def _wait(self) -> tuple[_Worker, Any]:
+    def _wait_for_answer(self) -> tuple[_Worker, Any]:
+        """Wait for the next answer of any worker; return the worker, and Ray's reference to the answer.
+
+        It is the report of a worker that was loading the model, or else a shard that was computed.
+        """
         worker_by_reference: dict[Any, _Worker] = {}
         for worker in self._workers:
             references = list(worker.shards) if worker.is_ready else [worker.loading]
             worker_by_reference.update(dict.fromkeys(references, worker))
         is_computing = any(worker.shards for worker in self._workers)
-        timeout = None if is_computing else _START_SECONDS
+        timeout = None if is_computing else _START_SECONDS  # a shard may take as long as it needs
         finished, _ = self._ray.wait(list(worker_by_reference), num_returns=1, timeout=timeout)
         if not finished:
             raise RunError(
@@ -424,7 +435,12 @@ class RayEngine:
             )
         return worker_by_reference[finished[0]], finished[0]
 
-    def _admit(self, worker: _Worker, report: WorkerReport) -> None:
+    def _admit_worker(self, worker: _Worker, report: WorkerReport) -> None:
+        """Let a worker compute shards if it has the same package and model as this process.
+
+        Raises:
+            RunError: the version or the model is another.
+        """
         if report.version != __version__:
             raise RunError(
                 f"the worker on {report.host} has stickytoken {report.version}, but this process has "
@@ -440,8 +456,12 @@ class RayEngine:
         self.reports.append(report)
         self._failed_starts = 0
 
-    def _replace(self, worker: _Worker, stage: str, attempts: Counter[int], error: Exception) -> list[Any]:
-        """Start a new worker to replace a worker that died.
+    def _replace_worker(
+        self, worker: _Worker, stage: str, attempts: Counter[int], error: Exception
+    ) -> list[Any]:
+        """Start a new worker to replace one that died.
+
+        ``attempts`` counts, for each shard, the workers that died while they computed it.
 
         Returns:
             The shards that were assigned to the worker, which must be computed again.
@@ -467,9 +487,11 @@ class RayEngine:
         else:
             self._failed_starts += 1
             if self._failed_starts >= _ATTEMPTS * self._share.workers:
-                message_lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [reason]
+                message_lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+                # A traceback ends with the error itself.
+                last_line = message_lines[-1] if message_lines else reason
                 raise RunError(
-                    f"Ray workers die before they are ready ({message_lines[-1][-_QUOTED_CHARACTERS:]}): "
+                    f"Ray workers die before they are ready ({last_line[-_QUOTED_CHARACTERS:]}): "
                     "check that stickytoken is installed there and that there is enough memory"
                 )
             consequence = "it was not computing anything"

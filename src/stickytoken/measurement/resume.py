@@ -93,11 +93,12 @@ class MeasurementRecord(Record):
     @property
     def prompts(self) -> dict[str, str] | None:
         """What was put before documents and before queries; None if the record does not say."""
-        documents = self.identity_parts.get("encoder")
-        if not isinstance(documents, dict):
+        encoder_of_documents = self.identity_parts.get("encoder")
+        if not isinstance(encoder_of_documents, dict):
             return None
-        queries = self.identity_parts.get("queries", documents)
-        return {"document": documents["prompt"], "query": queries["prompt"]}
+        # Only recorded if queries are encoded in another way than documents.
+        encoder_of_queries = self.identity_parts.get("queries", encoder_of_documents)
+        return {"document": encoder_of_documents["prompt"], "query": encoder_of_queries["prompt"]}
 
 
 R = TypeVar("R", bound=MeasurementRecord)
@@ -181,21 +182,21 @@ def resumed(folder: ResultFolder, kind: MeasurementKind[R], record: R) -> Iterat
     Raises:
         RunError: the folder is locked, or it contains another measurement or other files.
     """
-    require_vacant(folder, kind)
+    require_vacant(folder, kind)  # before locking, which creates the folder and a file in it
     with folder.locked():
         earlier: R | None = None
-        owner: MeasurementRecord | None
+        present: MeasurementRecord | None
         if (folder.path / kind.file).is_file():
             earlier = kind.read(folder)
-            owner = earlier
-        else:
-            owner = folder.read_record(IDENTITY_FILE, IdentityRecord)
-        if owner is not None and owner.identity != record.identity:
-            refuse_different(folder.path, kind.name, record.identity_parts, owner.identity_parts)
+            present = earlier
+        else:  # an interrupted measurement may have left only its identity
+            present = folder.read_record(IDENTITY_FILE, IdentityRecord)
+        if present is not None and present.identity != record.identity:
+            refuse_different(folder.path, kind.name, record.identity_parts, present.identity_parts)
         finished = earlier is not None and kind.finished(earlier, folder)
         try:
             yield Resumed(folder, earlier or record, finished, kind)
-        except BaseException as error:
+        except BaseException as error:  # Ctrl-C too
             shards = folder.shard_count()
             if shards:
                 error.add_note(f"{KEPT_NOTE}: {shards:,} in {folder.path}")
@@ -250,7 +251,7 @@ def measurements_in(
 def require_place(path: Path, kind: MeasurementKind[Any]) -> None:
     """Raise a RunError if a measurement cannot be written to a folder. Called before anything slow.
 
-    The folder may be read-only, contain something else, or be in use by another process.
+    It cannot if the folder is read-only, contains something else, or is in use by another process.
     """
     require_writable(path)
     folder = ResultFolder(path)
@@ -260,11 +261,12 @@ def require_place(path: Path, kind: MeasurementKind[Any]) -> None:
 
 def require_vacant(folder: ResultFolder, kind: MeasurementKind[Any]) -> None:
     """Raise a RunError if a folder contains anything other than a measurement of this kind."""
-    foreign = folder.holds_other_files(kind.file)
-    if not foreign and not (folder.path / kind.file).is_file():
-        owner = folder.read_record(IDENTITY_FILE, IdentityRecord)
-        foreign = owner is not None and owner.kind != kind.name
-    if foreign:
+    is_foreign = folder.holds_other_files(kind.file)
+    if not is_foreign and not (folder.path / kind.file).is_file():
+        # An interrupted measurement may have left only its identity.
+        present = folder.read_record(IDENTITY_FILE, IdentityRecord)
+        is_foreign = present is not None and present.kind != kind.name
+    if is_foreign:
         raise RunError(f"{folder.path} contains files but no {kind.name}: choose an empty or new folder")
 
 

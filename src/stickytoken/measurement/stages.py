@@ -73,21 +73,24 @@ _LEAST_SHARD = 1 / 8
 
 
 def cut_into_shards(tokens: Sequence[Token], probes_per_token: int, shard_probes: int) -> list[Shard[Token]]:
-    """Divide tokens into shards of nearly equal size, each with at most ``shard_probes`` probes if possible.
+    """Divide tokens into shards (groups that are computed and saved together) of nearly equal size.
 
-    The number of shards is rounded up to a multiple of `_SHARD_MULTIPLE`, unless shards would then have fewer
+    Each has at most ``shard_probes`` probes (texts to encode) if possible. The number of shards is rounded up
+    to a multiple of `_SHARD_MULTIPLE`, so that workers get equal numbers, unless shards would then have fewer
     than an eighth of ``shard_probes`` probes.
     """
-    probes_per_token = max(1, probes_per_token)
-    count = math.ceil(len(tokens) / max(1, shard_probes // probes_per_token))
+    probes_per_token = max(1, probes_per_token)  # a stage may need none
+    tokens_per_shard = max(1, shard_probes // probes_per_token)
+    count = math.ceil(len(tokens) / tokens_per_shard)
     rounded_count = math.ceil(count / _SHARD_MULTIPLE) * _SHARD_MULTIPLE
     least_probes = rounded_count * shard_probes * _LEAST_SHARD
     if rounded_count <= len(tokens) and len(tokens) * probes_per_token >= least_probes:
         count = rounded_count
-    ends = [len(tokens) * index // max(1, count) for index in range(count + 1)]
+    # Each shard goes from one of these indices to the next. Without tokens, there is one index and no shard.
+    boundaries = [len(tokens) * index // max(1, count) for index in range(count + 1)]
     return [
         Shard(index, tuple(tokens[start:stop]))
-        for index, (start, stop) in enumerate(itertools.pairwise(ends))
+        for index, (start, stop) in enumerate(itertools.pairwise(boundaries))
     ]
 
 
@@ -166,7 +169,9 @@ class TokenWork:
         if isinstance(stage, BatchStage):
             measurements = stage.measure_all(tokens, vectors)
         else:
-            vectors_by_token = np.split(vectors, np.cumsum(prepared.probe_counts)[:-1])
+            # The vectors of each token but the first begin where those of the one before end.
+            starts = np.cumsum(prepared.probe_counts)[:-1]
+            vectors_by_token = np.split(vectors, starts)
             measurements = [
                 stage.measure(token, vectors_of_token)
                 for token, vectors_of_token in zip(tokens, vectors_by_token, strict=True)
@@ -189,18 +194,19 @@ def _count_copies_seen(
 ) -> list[list[int]]:
     """Count, for each token, how often its id is in each of its probes and not in the carrier without copies.
 
-    ``probes`` has one probe for each carrier, token by token.
+    A probe is a carrier text with copies. ``probes`` has one for each carrier, token by token.
     """
     ids_of_carriers = encoder.content_ids(carrier_texts)
-    # All at once, which is faster than token by token.
+    # All at once, which is faster than token by token. All probes are texts; the condition is for mypy.
     ids_of_probes = encoder.content_ids([probe for probe in probes if isinstance(probe, str)])
     copies_by_token = []
     for position, token in enumerate(tokens):
-        first = position * len(ids_of_carriers)
+        first_probe = position * len(ids_of_carriers)
+        ids_of_own_probes = ids_of_probes[first_probe : first_probe + len(ids_of_carriers)]
         copies = []
-        for ids, ids_with_copies in zip(ids_of_carriers, ids_of_probes[first:], strict=False):
+        for ids_without, ids_with in zip(ids_of_carriers, ids_of_own_probes, strict=True):
             # Below 0 if a copy merges with an occurrence that the carrier has anyway.
-            copies.append(max(0, ids_with_copies.count(token.id) - ids.count(token.id)))
+            copies.append(max(0, ids_with.count(token.id) - ids_without.count(token.id)))
         copies_by_token.append(copies)
     return copies_by_token
 
@@ -218,7 +224,7 @@ def _fill_unanswered(vectors: NDArray[np.float32], prepared: _PreparedTokens, na
     Raises:
         EncodingError: the vector of the same probe is missing for all tokens of the shard.
     """
-    is_missing = np.isnan(vectors[:, 0])
+    is_missing = np.isnan(vectors[:, 0])  # all components of a missing vector are NaN
     unanswered_texts: dict[int, str] = {}
     if not is_missing.any():
         return unanswered_texts
@@ -227,7 +233,7 @@ def _fill_unanswered(vectors: NDArray[np.float32], prepared: _PreparedTokens, na
     probe_numbers = np.concatenate([np.arange(count) for count in prepared.probe_counts])
     for row in np.flatnonzero(is_missing).tolist():
         text = str(prepared.probes[row])
-        unanswered_texts.setdefault(int(token_positions[row]), text)
+        unanswered_texts.setdefault(int(token_positions[row]), text)  # keeps the first of a token
         same_probe = vectors[(probe_numbers == probe_numbers[row]) & ~is_missing]
         if not len(same_probe):
             raise EncodingError(

@@ -29,7 +29,7 @@ def tokenize_probes(encoder: Encoder, probes: Sequence[Probe], truncate: bool = 
 
     Args:
         encoder: the model.
-        probes: the probes, either all as texts or all as tuples of token ids.
+        probes: inputs of the model, either all as texts or all as tuples of token ids.
         truncate: whether to truncate texts to the model's limit.
     """
     texts = [probe for probe in probes if isinstance(probe, str)]
@@ -48,7 +48,7 @@ def encode_probes(
 
     Args:
         encoder: the model.
-        probes: the P probes, either all as texts or all as tuples of token ids.
+        probes: P inputs of the model, either all as texts or all as tuples of token ids.
         precision: precision to run the model in, which requires that the probes are token ids; if None, the
             model's own precision.
     """
@@ -57,9 +57,12 @@ def encode_probes(
         # `allow_zero` is set to allow rows of NaN. It also allows zero vectors, which are refused here.
         vectors = encoder.encode(texts, allow_zero=True)
         answered = np.flatnonzero(~np.isnan(vectors).any(axis=1)).tolist()
-        require_usable(
-            vectors[answered], encoder.name, lambda row: quote_text(texts[answered[row]]), allow_zero=False
-        )
+
+        def quote_answered(row: int) -> str:
+            """Return the text of a row of the vectors that are checked, for the error about it."""
+            return quote_text(texts[answered[row]])
+
+        require_usable(vectors[answered], encoder.name, quote_answered, allow_zero=False)
         return vectors
     ids = [probe for probe in probes if not isinstance(probe, str)]
     return require_ids(encoder, "insertion 'ids' or a lower precision").at(precision).encode_ids(ids)
@@ -102,7 +105,7 @@ class TextWork:
     ) -> tuple[list[dict[str, Any]], int]:
         positions, probes = prepared
         vectors = encode_probes(in_role(encoder, self.role), probes)
-        unanswered = np.flatnonzero(np.isnan(vectors[:, 0]))
+        unanswered = np.flatnonzero(np.isnan(vectors[:, 0]))  # their vectors are NaN as a whole
         if len(unanswered) and not self.allow_missing:
             text = quote_text(str(probes[unanswered[0]]))
             raise EncodingError(f"{encoder.name}: the server gives no vector for the text {text}")
@@ -139,7 +142,7 @@ def encode_in_shards(
     Returns:
         The vectors, shape (texts, d).
     """
-    placed_probes = list(enumerate(probes))
+    placed_probes = list(enumerate(probes))  # by its position, a stored vector is recognized
     shards = [
         Shard(index, tuple(placed_probes[first : first + shard_texts]))
         for index, first in enumerate(range(0, len(probes), shard_texts))

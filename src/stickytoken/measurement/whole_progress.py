@@ -19,7 +19,7 @@ class WholeProgress:
     def __init__(self, label: str, texts: Mapping[str, int], progress: ProgressCallback) -> None:
         self._label = label
         self._texts = {stage: count for stage, count in texts.items() if count}
-        self._steps: dict[str, Progress] = {}
+        self._latest_steps: dict[str, Progress] = {}  # keyed by stage
         self._progress = progress
 
     def __call__(self, step: Progress) -> None:
@@ -30,14 +30,15 @@ class WholeProgress:
         if step.stage not in self._texts:
             self._progress(step)
             return
-        self._steps[step.stage] = step
+        self._latest_steps[step.stage] = step
+        # Stages count in units of their own, which are converted to texts.
         done = 0.0
         computed = 0.0
-        for stage, latest in self._steps.items():
+        for stage, latest in self._latest_steps.items():
             texts_per_unit = self._texts[stage] / max(1, latest.total)
             done += latest.done * texts_per_unit
             computed += latest.computed * texts_per_unit
-        sequences = sum(latest.sequences for latest in self._steps.values())
+        sequences = sum(latest.sequences for latest in self._latest_steps.values())
         total = sum(self._texts.values())
         self._progress(
             Progress(self._label, round(done), total, round(computed), sequences, step.note, unit="texts")

@@ -81,7 +81,8 @@ def check_settings(settings: DataclassInstance) -> None:
         InputError: A value has the wrong type or is out of range.
     """
     for name, field_type in field_types(type(settings)).items():
-        object.__setattr__(settings, name, field_type.checked(name, getattr(settings, name)))
+        value = field_type.checked(name, getattr(settings, name))
+        object.__setattr__(settings, name, value)  # the only way to set a field of frozen settings
 
 
 _Settings = TypeVar("_Settings")
@@ -132,10 +133,11 @@ def descriptions(*documented: Any) -> Mapping[str, str]:
             description is used.
     """
     entries: dict[str, str] = {}
-    for item in reversed(documented):
+    for item in reversed(documented):  # earlier ones replace later ones
         docstring = inspect.getdoc(item) or ""
         # A section ends before the next line that is not indented.
         sections = re.findall(r"^(?:Args|Attributes):\n((?:    .*\n?|\n)*)", docstring, flags=re.MULTILINE)
+        # An entry begins with its name. Its further lines are indented more.
         matches = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", "".join(sections), flags=re.MULTILINE)
         for name, text in matches:
             entries[name] = " ".join(text.split())
@@ -159,19 +161,20 @@ def field_type(hint: Any) -> FieldType:
     """Return the `FieldType` that a type hint describes."""
     optional = False
     repeated = False
-    limits: list[Any] = []
+    metadata: list[Any] = []
+    # Each pass removes the outermost part of the hint, until only a class is left.
     while True:
         if get_origin(hint) is Annotated:
-            limits += hint.__metadata__
+            metadata += hint.__metadata__
             hint = hint.__origin__
-        elif get_origin(hint) in (Union, UnionType):
+        elif get_origin(hint) in (Union, UnionType):  # always of one type and None
             optional = True
             (hint,) = [alternative for alternative in get_args(hint) if alternative is not NoneType]
         elif get_origin(hint) is tuple:
             repeated = True
             hint = get_args(hint)[0]
         else:
-            return FieldType(hint, optional, repeated, tuple(limits))
+            return FieldType(hint, optional, repeated, tuple(metadata))
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,19 +216,19 @@ class FieldType:
         if value is None and self.optional:
             return None
         if not self.repeated:
-            return self._check_item(name, value)
-        items = value if isinstance(value, (tuple, list)) else (value,)
+            return self._convert_one(name, value)
+        items = value if isinstance(value, (tuple, list)) else (value,)  # one value may stand alone
         if not items:
             raise InputError(f"{name} is empty: pass at least one value")
-        return tuple(self._check_item(name, item) for item in items)
+        return tuple(self._convert_one(name, item) for item in items)
 
-    def _check_item(self, name: str, value: Any) -> Any:
+    def _convert_one(self, name: str, value: Any) -> Any:
         if self.kind is int:
-            return self._within_limits(name, whole_number(name, value))
+            return self._require_within_limits(name, whole_number(name, value))
         if self.kind is float:
-            return self._within_limits(name, real_number(name, value))
+            return self._require_within_limits(name, real_number(name, value))
         if issubclass(self.kind, StrEnum):
-            if value not in tuple(self.kind):
+            if value not in tuple(self.kind):  # the value of a member equals the member
                 raise InputError(f"{name} is {shown(value)}: it must be {' or '.join(self.kind)}")
             return self.kind(value)
         if self.kind is not Any and not isinstance(value, self.kind):
@@ -233,7 +236,7 @@ class FieldType:
             raise InputError(f"{name} is {shown(value)}: it must be {expected}")
         return value
 
-    def _within_limits(self, name: str, number: Any) -> Any:
+    def _require_within_limits(self, name: str, number: Any) -> Any:
         """Return the number; raise InputError if it is not finite or violates the limits of the field."""
         phrases = []
         is_allowed = math.isfinite(number)

@@ -82,7 +82,7 @@ class EndpointOptions:
             )
         secrets = sorted(name for name in values if name.lower() in _SECRET_FIELDS)
         if secrets:
-            # The message does not repeat the value.
+            # The message does not repeat the value, which is probably a key.
             raise InputError(
                 f"request_fields has {', '.join(secrets)}, but it is recorded in runs: put the key into an "
                 "environment variable (key-variable names it)"

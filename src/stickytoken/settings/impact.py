@@ -71,16 +71,17 @@ class ImpactSettings:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        if self.edits is Edits.PAPER:
-            for field in fields(self):
-                value = getattr(self, field.name)
-                # `choose_insertion` replaces the default, and these edits ignore what it chooses.
-                is_chosen_insertion = field.name == "insertion" and value is Insertion.IDS
-                if field.name in _NOT_FOR_PAPER and value != field.default and not is_chosen_insertion:
-                    raise InputError(
-                        f"{field.name} is {value}, but would have no effect on the edits of the paper: leave "
-                        "it out"
-                    )
+        if self.edits is not Edits.PAPER:
+            return
+        for field in fields(self):
+            value = getattr(self, field.name)
+            # The user left it out, `choose_insertion` has set it, and these edits ignore it.
+            is_chosen_insertion = field.name == "insertion" and value is Insertion.IDS
+            if field.name in _NOT_FOR_PAPER and value != field.default and not is_chosen_insertion:
+                raise InputError(
+                    f"{field.name} is {value}, but would have no effect on the edits of the paper: leave it "
+                    "out"
+                )
 
     @property
     def inserted_as(self) -> Insertion:

@@ -76,9 +76,9 @@ class Prompting:
         """The settings in use that require a prompted language model, keyed by name."""
         options: dict[str, Any] = {}
         for name, value in asdict(self).items():
-            is_general = name in ("layer", "prompt", "prompt_name", "query_prompt")
-            is_set = value is not None and value is not False
-            if is_set and not is_general:
+            suits_other_models = name in ("layer", "prompt", "prompt_name", "query_prompt")
+            is_set = value is not None and value is not False  # a layer may be 0
+            if is_set and not suits_other_models:
                 options[name] = value
         return options
 

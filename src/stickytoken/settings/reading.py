@@ -61,26 +61,32 @@ class Columns:
 
     def fields_of_template(self) -> tuple[str, ...]:
         """Return the columns that the template names; empty if there is no template."""
-        return tuple(field for _, field in self._pieces() if field)
+        return tuple(field for _, field in self._split_template() if field)
 
     def fill(self, texts: dict[str, str]) -> FilledText:
-        """Return the text of a record whose texts are keyed by column. Missing texts are left out."""
-        pieces = self._pieces()
-        if self.template is None:
+        """Return the text of a record, and where in it the text of each column begins.
+
+        ``texts`` is keyed by column. A column of the template that it lacks is left out, and so is white
+        space at both ends of a filled template.
+        """
+        if self.template is not None:
+            pieces = self._split_template()
+        else:
             # If nothing is joined, the text stays as it is in the file, even if it is blank.
-            joined = [column for column, text in texts.items() if text.strip() or len(texts) == 1]
-            pieces = [(" " if number else "", column) for number, column in enumerate(joined)]
+            to_join = [column for column, text in texts.items() if text.strip() or len(texts) == 1]
+            pieces = [("" if column == to_join[0] else " ", column) for column in to_join]
         filled = ""
         starts: dict[str, tuple[int, ...]] = dict.fromkeys(texts, ())
-        for literal, column in pieces:
-            filled += literal
+        for text_before, column in pieces:
+            filled += text_before
             if column in texts:
                 starts[column] += (len(filled),)
                 filled += texts[column]
         if self.template is not None:
-            stripped = len(filled) - len(filled.lstrip())
+            leading_spaces = len(filled) - len(filled.lstrip())
             filled = filled.strip()
-            starts = {column: tuple(start - stripped for start in starts[column]) for column in starts}
+            for column, starts_of_column in starts.items():
+                starts[column] = tuple(start - leading_spaces for start in starts_of_column)
         return FilledText(filled, starts)
 
     def as_options(self) -> list[str]:
@@ -94,7 +100,8 @@ class Columns:
             options += ["--set", f"delimiter={self.delimiter}"]
         return options
 
-    def _pieces(self) -> list[tuple[str, str]]:
+    def _split_template(self) -> list[tuple[str, str]]:
+        # Each column with the text before it. Behind the last text, there may be no column: an empty name.
         if self.template is None:
             return []
         try:

@@ -34,7 +34,8 @@ class PlacementWeights:
 
     def __post_init__(self) -> None:
         values = (self.prefix, self.suffix, self.random)
-        if not (min(values) >= 0 and abs(sum(values) - 1) <= 1e-9):
+        is_allowed = min(values) >= 0 and abs(sum(values) - 1) <= 1e-9  # false if one is NaN
+        if not is_allowed:
             raise InputError(
                 f"the placement weights are {values}: none may be negative, and they must sum to 1"
             )

@@ -69,15 +69,15 @@ class Decoder:
     def count_layers_until(self, layer: int) -> int:
         """Return how many layers run up to and including this layer; a negative index counts from the end."""
         count = len(self.layers)
-        number = layer + count + 1 if layer < 0 else layer
-        if number == 0:
+        layers_to_run = layer + count + 1 if layer < 0 else layer  # 0 is the embedding, -1 the last layer
+        if layers_to_run == 0:
             raise InputError(
                 f"layer {layer} of {self.name} is the embedding of the prompt's last token, which is the "
                 f"same for every sentence: use 1 to {count}, or -1 to {-count}"
             )
-        if not 0 < number <= count:
+        if not 0 < layers_to_run <= count:
             raise InputError(f"{self.name} has no layer {layer}: use 1 to {count}, or -1 to {-count}")
-        return number
+        return layers_to_run
 
 
 def find_decoder(model: Any, name: str) -> Decoder:
@@ -93,7 +93,7 @@ def find_decoder(model: Any, name: str) -> Decoder:
         raise ModelError(
             f"{name} is an encoder-decoder ({config.model_type}): prompts need a decoder-only model"
         )
-    backbone = model.get_decoder()
+    backbone = model.get_decoder()  # without the head
     layer_lists = [getattr(backbone, attribute, None) for attribute in _LAYER_LISTS]
     layers = next((layer_list for layer_list in layer_lists if layer_list is not None), None)
     if not isinstance(layers, torch.nn.ModuleList) or not len(layers):
@@ -139,11 +139,11 @@ def _looks_ahead(decoder: Decoder) -> bool:
     ids = torch.tensor([[*first_tokens, last_token] for last_token in last_tokens], device=decoder.device)
     with evaluating(decoder.model), torch.inference_mode():
         states = decoder.model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
-    first, second = states[:, :-1].float()
-    allowed = (_LOOK_AHEAD + 4 * torch.finfo(states.dtype).eps) * first.norm()
+    before_one, before_other = states[:, :-1].float()  # the states before either last token
+    allowed = (_LOOK_AHEAD + 4 * torch.finfo(states.dtype).eps) * before_one.norm()
     # Damaged weights give NaN, which makes this comparison false. The damage is reported later, with the text
     # whose vector is not finite.
-    return bool((first - second).norm() > allowed)
+    return bool((before_one - before_other).norm() > allowed)
 
 
 class Hook(NamedTuple):
@@ -162,7 +162,7 @@ def hook_before(layer: torch.nn.Module, call: Callable[..., Any]) -> Hook:
 def _keep_hooks(hooks: Iterable[Hook]) -> Iterator[None]:
     """Register hooks, and remove them at the end of the ``with`` block.
 
-    The hooks act only on calls by the current thread.
+    The hooks act only on calls by the current thread, because others may use the same model meanwhile.
     """
     owner = threading.get_ident()
 
@@ -184,7 +184,8 @@ class _LayerReachedError(Exception):
     """Stops a forward pass after the last requested layer."""
 
 
-def _check_states(output: Any) -> torch.Tensor:
+def _require_states(output: Any) -> torch.Tensor:
+    # Many layers return a tuple of their states and further values.
     states: torch.Tensor = output[0] if isinstance(output, (tuple, list)) else output
     if states.ndim != 3:
         raise ModelError(
@@ -196,7 +197,7 @@ def _check_states(output: Any) -> torch.Tensor:
 
 def find_layer_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
     """Return the states that a layer receives, shape (rows, tokens, d), from its arguments."""
-    return _check_states(args[0] if args else kwargs["hidden_states"])
+    return _require_states(args[0] if args else kwargs["hidden_states"])
 
 
 def compute_states_after(
@@ -226,7 +227,7 @@ def compute_states_after(
 
     def record(layer_count: int, _: torch.nn.Module, __: tuple[Any, ...], output: Any) -> None:
         """Keep the states after a layer; stop the model if no later layer is requested."""
-        kept_states[layer_count] = keep(_check_states(output))
+        kept_states[layer_count] = keep(_require_states(output))
         if layer_count == last_count:
             raise _LayerReachedError
 
@@ -236,6 +237,7 @@ def compute_states_after(
         if last_count == 0:
             raise _LayerReachedError
 
+    # The states after the last layer are taken from the output of the model, which includes the final norm.
     recording_hooks = [
         Hook(layers[layer_count - 1].register_forward_hook, partial(record, layer_count))
         for layer_count in layer_counts

@@ -113,8 +113,9 @@ class PromptedModel:
             InputError: the prompt leaves no room for a text, or ``requested`` is more than the positions.
         """
         name = self.decoder.name
-        positions = readable_positions(self.decoder.model, requested, name)
+        positions = readable_positions(self.decoder.model, requested, name)  # refuses more than there are
         tokenizer_limit = getattr(tokenizer, "model_max_length", None)
+        # A tokenizer without a limit declares a huge number.
         limits = [limit for limit in (tokenizer_limit, positions) if limit is not None and limit < NO_LIMIT]
         longest = min(limits, default=None) if requested is None else requested
         if longest is None:
@@ -140,11 +141,11 @@ class PromptedModel:
         step = max(1, rows // _SAMPLED_ROWS)
         sampled_ids = torch.arange(0, rows, step, device=self.decoder.device)
         with torch.inference_mode():
-            root_mean_square = self.decoder.embedding(sampled_ids).float().square().mean().sqrt().item()
-            size = self.decoder.embedding(sampled_ids[:1]).shape[-1]
+            sampled_rows = self.decoder.embedding(sampled_ids)
+            root_mean_square = sampled_rows.float().square().mean().sqrt().item()
         # A random vector with the same root mean square as the embeddings; the choice of vector matters
         # little (Fu et al., table 4).
-        direction = np.random.default_rng(0).standard_normal(size, dtype=np.float32)
+        direction = np.random.default_rng(0).standard_normal(sampled_rows.shape[-1], dtype=np.float32)
         return torch.from_numpy(direction * np.float32(root_mean_square))
 
     def forget_derived_values(self) -> None:
@@ -153,14 +154,14 @@ class PromptedModel:
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the embeddings of token ids; the placeholder gets its own vector."""
-        vector = self.placeholder
-        if vector is None:
+        own_vector = self.placeholder
+        if own_vector is None or self.placeholder_id is None:
             embedded: torch.Tensor = self.decoder.embedding(ids)
             return embedded
-        is_placeholder = torch.eq(ids, self.placeholder_id or 0)
+        is_placeholder = torch.eq(ids, self.placeholder_id)
         # The placeholder has no embedding, so that of token 0 is looked up and then replaced.
         embedded = self.decoder.embedding(ids.masked_fill(is_placeholder, 0))
-        return torch.where(is_placeholder[..., None], vector.to(embedded), embedded)
+        return torch.where(is_placeholder[..., None], own_vector.to(embedded), embedded)
 
     def layout(self, rows: Sequence[PromptRow], *, skipping: bool = False) -> Features:
         """Return filled prompts as features, padded at the start.
@@ -204,7 +205,7 @@ class PromptedModel:
         """
         ids, mask, positions, indices = (layout[key].to(self.decoder.device) for key in _LAYOUT)
         first, last, placeholders = indices.unbind(dim=1)
-        if cached_mask is not None:
+        if cached_mask is not None:  # attention also reads the cached tokens, which stand before the others
             mask = torch.cat([cached_mask.to(self.decoder.device), mask], dim=1)
         # The id of the placeholder may be beyond the embedding matrix. `embed` gives the placeholder a vector
         # of its own. The per-layer inputs of the placeholder are those of token 0.
@@ -235,7 +236,8 @@ def _pad(
     padded_rows = [(0,) * padding + tuple(row) for padding, row in zip(padding_sizes, filled, strict=True)]
     mask_rows = [[0] * padding + [1] * (width - padding) for padding in padding_sizes]
     mask = torch.tensor(mask_rows, dtype=torch.long)
-    # The first token after the padding has the position 0 or, behind cached tokens, their number.
+    # Counting the ones of a row from 0 gives the positions of its tokens, behind the cached ones. Padding
+    # gets the first position.
     positions = (mask.cumsum(1) - 1).clamp(min=0) + torch.tensor(cached_counts)[:, None]
     ids = torch.tensor(padded_rows, dtype=torch.long)
     indices = torch.tensor(indices_from_end) + width  # counted from the start of a padded row
@@ -293,7 +295,7 @@ class PromptCache:
             cache.batch_select_indices(prompts.to(self.mask.device))
             return cache
         # There is only one prompt, so all rows are views of a single row, which saves memory. Views work only
-        # if the cache layers hold nothing but keys and values.
+        # if the cache layers hold nothing but keys and values. Their shape is (rows, heads, tokens, d).
         for layer in cache.layers:
             if layer.get_seq_length():  # layers after the last one that ran are empty
                 layer.keys = layer.keys.expand(len(prompts), -1, -1, -1)

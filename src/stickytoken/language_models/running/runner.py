@@ -66,7 +66,7 @@ class PromptRunner(BatchEngine):
         For a single layer count, common prefixes of the sentences are computed once if this saves enough.
         Otherwise, the cached start of each prompt is used if this saves enough; see the module's docstring.
         """
-        rows = self._prompted.rows(contents)
+        rows = self._prompted.rows(contents)  # each sentence in each prompt
         prompt_reuse = self.prompt_reuse
         if prompt_reuse is not None and not prompt_reuse.pays_off(rows):
             prompt_reuse = None
@@ -75,10 +75,11 @@ class PromptRunner(BatchEngine):
                 contents, layer_counts[0], prompts_are_cached=prompt_reuse is not None
             )
             if vectors is not None:
-                return vectors[:, None]
+                return vectors[:, None]  # shape (sentences, 1, d)
         cache = None if prompt_reuse is None else prompt_reuse.cache_for(layer_counts)
         row_vectors = self.run_rows(rows, cache, layer_counts)
-        # With several prompts (MetaEOL), the vector is the unweighted mean over the prompts.
+        # With several prompts (MetaEOL), the vector is the unweighted mean over the prompts. The rows of a
+        # sentence are adjacent, so that they become an axis: (sentences, prompts, layers, d).
         by_sentence = row_vectors.reshape(len(contents), -1, *row_vectors.shape[1:])
         means: NDArray[np.float32] = by_sentence.mean(axis=1)
         return means
@@ -158,7 +159,7 @@ class _PromptReuse(_Reuse):
     def pays_off(self, rows: Sequence[PromptRow]) -> bool:
         """Return whether cached prompt states save work on these rows and leave the vectors unchanged."""
         prompts = self.prompted.prompts
-        if len(rows) < self.limits.rows * len(prompts):
+        if len(rows) < self.limits.rows * len(prompts):  # too few to make up for computing the cache
             return False
         cached_tokens = sum(prompts[row.prompt].prefix_length for row in rows)
         all_tokens = sum(prompts[row.prompt].length(len(row.content)) for row in rows)
@@ -178,9 +179,10 @@ class _PromptReuse(_Reuse):
         plain = self.runner.run_rows(rows, None, layer_counts)
         try:
             reused = self.runner.run_rows(rows, PromptCache(self.prompted, layer_counts), layer_counts)
-        except torch.OutOfMemoryError:
+        except torch.OutOfMemoryError:  # a RuntimeError that says nothing about the model
             raise
         except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+            # The code of the model does not take the cache.
             _LOG.warning("%s: continuing without reuse of prompt beginnings (%s)", self.runner.name, error)
             return False
         return prefixes.agree(reused, plain, self.rounding)

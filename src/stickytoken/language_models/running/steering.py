@@ -53,10 +53,11 @@ class PromptBatch:
         first = self.first.to(states.device)
         last = self.last.to(states.device)
         if not self.echoes:
-            return states[torch.arange(states.shape[0], device=states.device), last]
+            rows = torch.arange(states.shape[0], device=states.device)
+            return states[rows, last]
         indices = torch.arange(states.shape[1], device=states.device)[None]  # shape (1, tokens)
         is_pooled = (indices >= first[:, None]) & (indices <= last[:, None])  # shape (rows, tokens)
-        is_pooled = is_pooled[..., None]
+        is_pooled = is_pooled[..., None]  # shape (rows, tokens, 1)
         return torch.where(is_pooled, states, 0).sum(1) / is_pooled.sum(1)
 
     def inputs(self, decoder: Decoder, cache: Any) -> dict[str, Any]:
@@ -82,7 +83,7 @@ def pool_states(
 ) -> torch.Tensor:
     """Return the pooled states of each row after each of ``layer_counts``, shape (rows, layers, d)."""
     states = compute_prompt_states(decoder, batch, layer_counts, batch.pool, cache)
-    device = states[max(layer_counts)].device
+    device = states[max(layer_counts)].device  # layers may be on several devices
     return torch.stack([states[layer_count].to(device) for layer_count in layer_counts], dim=1)
 
 
@@ -122,6 +123,7 @@ def _make_prepending_hooks(decoder: Decoder, batch: PromptBatch) -> list[Hook]:
         device = states.device
         rows = torch.arange(states.shape[0], device=device)
         changed = states.clone()  # another hook may have recorded the states, so only a copy is changed
+        # In each row, the state at the index of the placeholder becomes that at the index of the last token.
         changed[rows, batch.placeholders.to(device)] = states[rows, batch.last.to(device)]
         if args:  # the states are the first argument, or else passed by name
             return (changed, *args[1:]), kwargs

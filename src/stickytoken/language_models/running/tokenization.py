@@ -52,7 +52,7 @@ class PromptIds:
     def length(self, content_length: int) -> int:
         """Return the length of the prompt, filled with a sentence of ``content_length`` ids."""
         middle = content_length
-        if self.between is not None:
+        if self.between is not None:  # an echo has the sentence twice
             middle += len(self.between) + content_length
         return len(self.before) + middle + len(self.after)
 
@@ -76,7 +76,8 @@ class PromptIds:
     def prefix_length(self) -> int:
         """Number of tokens before the sentence, or before the placeholder if it precedes the sentence.
 
-        The states of the tokens in this prefix depend on neither the sentence nor token prepending.
+        The states of the tokens in this prefix depend on neither the sentence nor token prepending, which
+        changes the state of the placeholder.
         """
         if self.placeholder is None or self.placeholder < 0:  # a negative index is behind the sentence
             return len(self.before)
@@ -110,9 +111,10 @@ class _MergedQuotes:
         """
         head = self.head if content[: len(self.head)] == self.head else ()
         content = content[len(head) :]
-        tail = self.tail if self.tail and content[-len(self.tail) :] == self.tail else ()
-        words = content[: len(content) - len(tail)]
-        return _MergedQuotes(head, tail).with_words(words)
+        has_tail = content[len(content) - len(self.tail) :] == self.tail
+        tail = self.tail if has_tail else ()
+        ids_between = content[: len(content) - len(tail)]
+        return _MergedQuotes(head, tail).with_words(ids_between)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,20 +202,21 @@ class PromptTokenizer:
         return tokenized
 
     def _group_into_words(self, filled: _FilledPrompt) -> TokenizedText:
-        is_echo = self.prompts[0].between is not None
+        """Return the ids of the sentence in a filled prompt, grouped by word."""
+        is_echo = self.prompts[0].between is not None  # an echo has the sentence twice
         if is_echo:
-            content = self._find_content_of_echo(filled)
+            indices = self._find_content_of_echo(filled)
         else:
-            content = self._find_content_between_template_ids(filled)
-        if content is None:
+            indices = self._find_content_between_template_ids(filled)
+        if indices is None:
             # The tokenizer merged the template with the sentence in a way that none of the samples showed.
             # The sentence is encoded alone, with the ids of merged quotation marks before and after it.
             ids = self._tokenizer.encode_many([filled.sentence])[0]
             return self._merged_quotes.with_words(tuple(ids))
-        content_ids = tuple(filled.ids[content.start : content.stop])
+        content_ids = tuple(filled.ids[indices.start : indices.stop])
         if filled.spans is None:  # only merged quotation marks can be told from words
             return self._merged_quotes.split_from(content_ids)
-        content_spans = filled.spans[content.start : content.stop]
+        content_spans = filled.spans[indices.start : indices.stop]
         return _divide_into_words(content_ids, content_spans, filled)
 
     def _find_content_between_template_ids(self, filled: _FilledPrompt) -> range | None:
@@ -237,7 +240,8 @@ class PromptTokenizer:
         stop = len(filled.ids) - len(self.prompts[0].after)
         ids_of_copy = _select_ids_between(filled.ids, spans, first_character, filled.end_character)
         start = stop - len(ids_of_copy)  # the ids of the copy are consecutive
-        if start < stop and spans[start][0] < first_character:
+        is_empty = start == stop
+        if not is_empty and spans[start][0] < first_character:
             # The first id begins before the copy, so the tokenizer merged the copy with the template.
             return None
         return range(start, stop)
@@ -257,7 +261,8 @@ class PromptTokenizer:
         encoded = self._tokenizer.encode_many(filled_templates)
         rows = [tuple(row) for row in encoded]
         template_before = _find_common_prefix(rows)
-        after = _find_common_suffix([row[len(template_before) :] for row in rows])
+        rows_after_prefix = [row[len(template_before) :] for row in rows]  # so that no id is in both
+        after = _find_common_suffix(rows_after_prefix)
         before = self._special + template_before
         placeholder = None
         if placeholder_id is not None:
@@ -290,7 +295,7 @@ class PromptTokenizer:
         return distinct_ids.pop()
 
     def _find_echo_ids_around(self, sentence: str, pieces: tuple[str, ...]) -> PromptIds:
-        """Encode an echo template with a sentence, and return the ids of the template.
+        """Encode an echo template, which has the sentence twice, with one; return the ids of the template.
 
         The character spans of the ids show which ids belong to the template.
 
@@ -359,9 +364,9 @@ def _select_ids_between(ids: Sequence[int], spans: Sequence[Span], start: int, s
 
 
 def _find_common_prefix(rows: Sequence[Ids]) -> Ids:
-    columns = zip(*rows, strict=False)  # the ids of all rows at one position; the shortest row ends it
-    equal_columns = takewhile(lambda column: len(set(column)) == 1, columns)
-    return tuple(column[0] for column in equal_columns)
+    ids_by_position = zip(*rows, strict=False)  # of all rows; the shortest row ends it
+    ids_that_agree = takewhile(lambda ids: len(set(ids)) == 1, ids_by_position)
+    return tuple(ids[0] for ids in ids_that_agree)
 
 
 def _find_common_suffix(rows: Sequence[Ids]) -> Ids:
