@@ -82,6 +82,7 @@ def test_on_gpus_a_worker_has_one_each():
     nodes = [Node(8, 4), Node(2, 0), Node(16, 2)]
     assert divide(nodes, "cuda:0", None) == Share(6, 1, 1)
     assert divide(nodes, "cuda", 3) == Share(3, 1, 1)
+    assert divide([Node(2, 8), Node(0, 4)], "cuda", None) == Share(2, 1, 1)  # each needs a core, too
 
 
 @pytest.mark.parametrize(

@@ -118,8 +118,8 @@ def _copy_as(model_class: type[Model], model: SentenceTransformer) -> Model:
     """Return a model of another class with the same modules and attributes."""
     copied = model_class.__new__(model_class)
     for name, value in vars(model).items():
-        # Both have the same modules, but each a dictionary of them that can change without the other's. It is
-        # not assigned as an attribute, because torch would register the modules again.
+        # Dictionaries, such as that of the modules, are copied, so that replacing a module in one model does
+        # not replace it in the other. Setting the attribute would make torch register the modules again.
         copied.__dict__[name] = copy(value) if isinstance(value, dict) else value
     return copied
 

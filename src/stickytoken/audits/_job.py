@@ -57,7 +57,8 @@ def make_record(
 ) -> AuditRecord:
     """Return the record of an audit that has not begun. Its identity is a hash of what decides its numbers.
 
-    What the user passed as documents, columns and files is recorded for the suggested commands.
+    What the user passed as documents, columns and files of what is accepted (``allow``, ``known``) is
+    recorded for the suggested commands. What these files hold is in the rules of the job's cleaner.
     """
     run = job.run
     inputs: dict[str, Any] = {"run": run.record.identity, "index": job.index.record.fingerprint}

@@ -318,7 +318,7 @@ def _compare_queries(document: Mapping[str, Any]) -> str:
 
 
 def effect(document: Mapping[str, Any]) -> str:
-    """Say whether a document in documents.parquet is in the top 10 of more or fewer queries by its copies."""
+    """Say what its copies do to a document: whether they put it into more or fewer top 10s."""
     if document["change"] is None:
         return "not ranked"
     if not document["copies_read"]:

@@ -45,7 +45,8 @@ class Document:
     def __init__(self, text: str, reader: UnitReader) -> None:
         self.text = text
         self._reader = reader
-        # The keys alone are read faster, but not if a word consists of several units.
+        # One key per unit; units with the same key are copies of one word. Keys alone are read faster than
+        # units with their offsets, but not if a word consists of several units.
         keys = reader.keys(text)
         self.keys = self.units.keys if keys is None else keys
         self.positions: dict[str, list[int]] = defaultdict(list)
@@ -449,7 +450,7 @@ def _seem_planted_by_number(document: Document, positions: Sequence[int]) -> boo
 
 
 def _seem_planted_by_spacing(document: Document, positions: Sequence[int]) -> bool:
-    """Return whether copies are evenly spaced, with varied neighbours, so that they seem planted."""
+    """Return whether copies seem planted: at even distances, each beside other words, one space around it."""
     distances = [after - before for before, after in pairwise(positions)]
     if max(distances) > _UNEVEN * min(distances) + 1:
         return False

@@ -133,10 +133,12 @@ def _group_by_line(removals: Sequence[Removal]) -> list[list[Removal]]:
 
 
 def _show_removed(text: str, removed_ranges: Sequence[tuple[int, int]], start: int, end: int) -> str:
+    """Return a part of a text on one line, with what was removed in brackets."""
     line = ""
     for piece in excerpt(text, removed_ranges, start, end):
         piece_text = _BLANKS.sub(" ", piece.text)
         line += _bracket_removed(piece_text) if piece.is_marked else piece_text
+    # Two pieces may end and begin with a blank.
     return _BLANKS.sub(" ", line).strip(" ")
 
 

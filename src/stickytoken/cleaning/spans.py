@@ -222,8 +222,8 @@ class SpanFinder:
     def _find_specials_as_entities(self, text: str, padded: str) -> Iterator[Span]:
         """Yield special tokens that are written with entities of HTML, such as ``&lt;/s&gt;`` for ``</s>``.
 
-        No fix removes them, as no fix covers an entity. ``padded`` is the text with its entities decoded. It
-        is as long as ``text``, because fillers follow each decoded character.
+        No fix removes them, as no fix covers an entity. ``padded`` is as long as ``text``: a decoded entity
+        has one character and is followed by fillers, and markup that must stay is replaced by fillers.
         """
         if self._special_pattern is None:
             return
@@ -235,6 +235,7 @@ class SpanFinder:
         for match in self._special_pattern.finditer(decoded):
             start, end = offsets[match.start()], offsets[match.end()]
             written = text[start:end]
+            # What isn't written with entities is found elsewhere, and a match across fillers isn't one.
             if written != match[0] and html.unescape(written) == match[0]:
                 yield _make_special_span(match[0], start, end, Fix.NONE)
 

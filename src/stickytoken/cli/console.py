@@ -262,7 +262,7 @@ def print_csv(rows: pl.DataFrame) -> None:
 # Exit status after Ctrl-C.
 INTERRUPTED = 130
 # A second signal within this many seconds is treated as a repeat of the first, and does not interrupt the
-# cleanup. Keys bounce, users are impatient, and some tools signal both a process and its group.
+# cleanup.
 _SAME_PRESS_SECONDS = 1.0
 _received: list[float] = []
 
@@ -286,7 +286,10 @@ def ignore_interrupts() -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Record Ctrl-C and raise KeyboardInterrupt, unless it repeats the last press."""
+    """Record Ctrl-C and raise KeyboardInterrupt, unless it is a repeat of the last press.
+
+    Keys bounce, users are impatient, and some tools signal both a process and its group.
+    """
     pressed = time.monotonic()
     if not _received or pressed - _received[-1] >= _SAME_PRESS_SECONDS:
         _received.append(pressed)

@@ -107,8 +107,9 @@ def _truncate_words(encoder: WordEncoder, fitted: FittedText, longest: int) -> F
     word_ends = [match.end() for match in re.finditer(r"\S+", text)]
     word_count = bisect_right(word_ends, longest, key=count_ids_up_to)
     end = word_ends[word_count - 1] if word_count else 0
-    is_next_word_long = 2 * count_ids_up_to(end) < longest  # more than the other half, or it would fit
-    if word_count < len(word_ends) and is_next_word_long:
+    # If the words that fit leave more than half of the ids free, the next one needs even more than that.
+    is_half_free = 2 * count_ids_up_to(end) < longest
+    if word_count < len(word_ends) and is_half_free:
         next_word = text[end : word_ends[word_count]]
         # Where each character ends, with the marks that belong to it.
         character_ends = [end + match.end() for match in regex.finditer(r"\X", next_word)]

@@ -442,8 +442,8 @@ class SentenceTransformerEncoder(ModelEncoder):
     def _has_plain_inputs(self) -> bool:
         """Whether the model's inputs and pooling are so simple that common prefixes can be reused.
 
-        The backbone must take only ids and a known kind of attention mask, and return its last hidden states.
-        The pooling must not skip the prompt.
+        The backbone must take only ids and a known kind of attention mask, with one row per text instead of
+        all texts in one row, and return its last hidden states. The pooling must not skip the prompt.
         """
         first: Any = self.model[0]
         pooling: Any = self.model[1]

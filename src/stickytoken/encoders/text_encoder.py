@@ -232,6 +232,7 @@ class TextEncoder(TextEncoderBase):
     def identify(self) -> EncoderIdentity:
         self._forget_derived()  # the user's object may have changed
         model_type = type(self.model)
+        # Without a tokenizer of the model, words stand for tokens, and the identity has none.
         tokenizer = None if self._model_tokenizer is None else self.tokenizer
         return EncoderIdentity(
             weights=self._weights_hash(),

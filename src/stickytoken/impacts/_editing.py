@@ -184,7 +184,10 @@ def insert_copies(settings: ImpactSettings, fitted: FittedText, condition: Condi
 def compute_room(
     encoder: WordEncoder, conditions: Sequence[Condition], copies: int, insertion: Insertion
 ) -> int:
-    """Return the maximum number of tokens that any condition's copies add to a text.
+    """Return how many tokens to leave free in a text, so that the model reads all copies of any condition.
+
+    Conditions in which each text gets a token of its own (``draws_token``), as in the published runs, leave
+    none: the model truncates a text after it was edited.
 
     Args:
         encoder: the model.
@@ -194,12 +197,12 @@ def compute_room(
             be tokenized into several tokens.
     """
     if any(condition.draws_token for condition in conditions):
-        return 0  # as in the published runs, the model truncates a text after it was edited
+        return 0
     if insertion is Insertion.IDS:
         return copies
     words = dict.fromkeys(token.text.strip() for condition in conditions for token in condition.tokens)
-    if not words:  # there is no token to measure
-        return copies
+    if not words:  # all conditions are without copies
+        return 0
     # How many tokens a word adds is measured between other words, where a copy may stand.
     texts_with_word = encoder.tokenize([f"a {word} a" for word in words])
     length_without_word = len(encoder.tokenize(["a a"])[0].ids)

@@ -178,8 +178,8 @@ def split_texts(
     vectors: NDArray[np.float32],
 ) -> list[Inside]:
     """Return the internal states of each text of a batch, from those of the whole batch."""
-    # The layers can be stacked only if all of them have the same number of heads, as in all but a few models,
-    # and if there is one.
+    # The layers can be stacked only if there is one and all of them have the same number of heads, as in all
+    # but a few models.
     head_counts = {layer.shape[1] for layer in attention_by_layer}
     weights = torch.stack(list(attention_by_layer), dim=1) if len(head_counts) == 1 else None
     return [

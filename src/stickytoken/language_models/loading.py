@@ -100,6 +100,8 @@ def load_language_model(source: ModelSource, spec: EncoderSpec, saved_modules: l
         normalize=normalize,
         precision=spec.precision,
     )
+    # Loading by this spec must give the same encoder. Of a saved model it may have no options: they are read
+    # from its folder again.
     encoder.spec = replace(
         spec,
         device=encoder.device,

@@ -61,6 +61,7 @@ class CausalPrompt(InputModule):
         reading, _layer_choice = make_reading(decoder, find_prompt(prompt), options)
         tokenizer_copy = copy_tokenizer(tokenizer, name, options.token_prepending)
         self._prompted = PromptedModel(decoder, reading, tokenizer_copy)
+        # The limit is an attribute of the user's tokenizer, who may have changed it.
         self.max_seq_length = self._prompted.find_max_length(tokenizer)
 
     @property

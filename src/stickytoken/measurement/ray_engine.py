@@ -188,7 +188,7 @@ def divide(nodes: Sequence[Node], device: str, workers: int | None) -> Share:
 
 
 def _divide_gpus(nodes: Sequence[Node], workers: int | None) -> Share:
-    gpus = sum(node.gpus for node in nodes if node.cpus)  # every worker needs a CPU core beside its GPU
+    gpus = sum(min(node.gpus, node.cpus) for node in nodes)  # every worker needs a CPU core beside its GPU
     if not gpus or (workers or 1) > gpus:
         raise InputError(
             f"the cluster has {gpus} GPUs, the number of workers is {workers or 1}, and each worker needs a "

@@ -430,8 +430,8 @@ def grade_effect(effect: float | None) -> Severity | None:
 
 def describe_effects(effects: EffectPass, documents: pl.DataFrame) -> EffectRecord:
     """Return a record that describes how the effects on the documents with findings were determined."""
-    # An effect is unknown for one of two reasons: the model reads more of the document than was kept, or
-    # nothing is left of it without its copies.
+    # An effect is unknown for one of two reasons: the table of documents keeps only the beginning of a text,
+    # and the model would read more than that (``unread``); or nothing is left of a text without its copies.
     unknown_effects = documents["effect"].null_count()
     return EffectRecord(
         queries=len(effects.panel_texts.queries),

@@ -58,7 +58,8 @@ class Keeper:
         """
         if self._folder is None:
             return self._kept.get((name, index, digest))
-        shard = self._folder.read_shard(name, index, [index], _BATCH)  # a table of one row
+        # A shard of this folder is a table of one row, whose column `_BATCH` has the index of the batch.
+        shard = self._folder.read_shard(name, index, [index], _BATCH)
         if shard is None or shard["digest"].item() != digest:
             return None
         return dict(json.loads(shard["values"].item()))

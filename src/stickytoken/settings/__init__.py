@@ -111,8 +111,6 @@ def choose_insertion(
 ) -> _Inserting:
     """Return settings with an insertion: the user's, or else the one that suits the model.
 
-    None stands for "not chosen", because a copy made by `dataclasses.replace` forgets which fields were set.
-
     Args:
         settings: Settings of any measurement.
         texts_only: Whether the model reads only texts, so that no copy can be inserted as an id. An ``ids``

@@ -133,6 +133,7 @@ class PromptRunner(BatchEngine):
             prompts = torch.tensor([row.prompt for row in rows], device=cache.mask.device)
             cached_mask = cache.mask[prompts]
             row_cache = cache.for_prompts(prompts)
+        # The tokens whose states are cached are not computed again.
         layout = model.layout(rows, skipping=cache is not None)
         batch = model.batch(layout, cached_mask)
         return pool_states(model.decoder, batch, layer_counts, row_cache).float()

@@ -165,7 +165,7 @@ class PromptTokenizer:
         self._first_template = templates[0]
         if prompt.echoes:
             self.prompts = tuple(self._find_echo_template_ids(pieces) for pieces in templates)
-            # Character spans, which an echo requires, show which ids contain quotation marks.
+            # None need to be known: an echo's ids are told apart by the characters that they cover.
             self._merged_quotes = _MergedQuotes()
         else:
             placeholder_id = None
