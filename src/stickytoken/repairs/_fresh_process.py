@@ -114,11 +114,8 @@ def _tokenizer_folder(model: Path, route: str | None) -> Path:
 def _check_loaders(answer: Mapping[str, Any], count: int) -> CheckRecord:
     """Check that all ways to load the tokenizer give the same token ids.
 
-    Differences that the model already had before the repair do not fail the check.
-
-    Args:
-        answer: the answer of `_SCRIPT`.
-        count: number of texts that it tokenized.
+    Differences that the model already had before the repair do not fail the check. ``answer`` is the answer
+    of `_SCRIPT`, and ``count`` the number of texts that it tokenized.
 
     Returns:
         The record of the check. If the repair made a loader differ, the finding names one loader and one text

@@ -120,9 +120,8 @@ class RepairJob:
     def _try(self, candidates: Mapping[int, Candidate], solved: Mapping[int, Candidate]) -> RecheckedTokens:
         """Build the model with all these repairs, and measure the tokens of the candidates in it.
 
-        Args:
-            candidates: repairs of one strategy to measure, keyed by token id.
-            solved: the repairs of tokens that need no other, keyed by token id.
+        Both are keyed by token id: the candidates of one strategy, and the repairs of tokens that need no
+        other.
         """
         self.write({**solved, **candidates})
         repaired = self.load().encoder

@@ -83,7 +83,7 @@ def plan_repairs(
     encoder = model.encoder
     route = model.named_route
     special_ids = _find_special_ids(encoder.user_tokenizer)
-    template_ids = {*encoder.template.before, *encoder.template.after}
+    template_ids = {*encoder.template.before, *encoder.template.after}  # which are in every text
     is_editable = encoder.own_tokenizer.is_fast  # a tokenizer written in Python has no tokenizer.json to edit
     ordinary_ids = [token_id for token_id in ids if token_id not in special_ids]
     # The two questions below read the files of the model, so they are asked only where the answer matters.

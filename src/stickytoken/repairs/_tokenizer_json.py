@@ -514,12 +514,8 @@ def _add_entries(model: dict[str, Any], new_entries: Mapping[int, str], ids: Seq
     """Return the ``model`` part of a tokenizer.json with entries added to its vocabulary.
 
     The vocabulary is a dict of token ids or, in a Unigram model, a list of entries with scores, in which the
-    token id is the index.
-
-    Args:
-        model: the original ``model`` part.
-        new_entries: strings of the new entries, keyed by token id, in ascending order.
-        ids: ids of the tokens that are to become plain text, for the error message.
+    token id is the index. ``new_entries`` is keyed by token id, in ascending order. ``ids`` are those of the
+    tokens that are to become plain text, one of which the error message names.
     """
     vocabulary = model["vocab"]
     if isinstance(vocabulary, dict):

@@ -100,7 +100,7 @@ def _find_tables(source: Path, edit: ModelEdit) -> dict[Path, list[TokenRows]]:
     tables_by_file: dict[Path, list[TokenRows]] = {}
     if not edit.rows:
         return tables_by_file
-    # A file may have several tables: models that store their embeddings more than once.
+    # A model that stores its embeddings more than once has several tables, perhaps in one file.
     for table in find_token_tables(source, edit.route):
         for token_id in edit.rows:
             if not 0 <= token_id < len(table):

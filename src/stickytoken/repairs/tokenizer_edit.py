@@ -313,11 +313,8 @@ def _require_never_produced(
 ) -> None:
     """Raise a RepairError if the edited tokenizer still turns one of the texts of an entry into the entry.
 
-    Args:
-        entries: strings of the edited entries, keyed by token id.
-        after: the edited tokenizer.
-        document: its tokenizer.json.
-        texts: the texts to try for each entry, keyed by token id.
+    ``entries`` are the strings of the edited entries, and ``texts`` the texts to try for each, keyed by token
+    id. ``after`` is the edited tokenizer, and ``document`` its tokenizer.json.
     """
     model = document["model"]
     # Unknown text still becomes the unknown token, even if its own text is now plain text.
@@ -446,9 +443,7 @@ def _make_role_settings(
 def _keep_remaining_roles(stored_roles: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of special_tokens_map.json with the roles that tokenizer_config.json still gives.
 
-    Args:
-        stored_roles: the content of special_tokens_map.json before the edit.
-        config: the content of tokenizer_config.json after the edit.
+    ``config`` is the content of tokenizer_config.json after the edit.
     """
     extra_tokens = set(config.get("additional_special_tokens", ()))
     remaining: dict[str, Any] = {}
@@ -531,9 +526,7 @@ def _rename_in_files(folder: Path, new_names: Mapping[str, str]) -> dict[str, by
 def _rename_pieces(content: bytes, new_names: Mapping[str, str]) -> bytes | None:
     """Rename entries of a SentencePiece model, and mark them as unused.
 
-    Args:
-        content: the content of the file.
-        new_names: the new names, keyed by the old ones.
+    ``content`` is the content of its file; ``new_names`` is keyed by the old names.
 
     Returns:
         The changed content; None if the model has none of the entries, or if the file is not a SentencePiece
