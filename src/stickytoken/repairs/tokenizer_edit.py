@@ -260,8 +260,8 @@ def edit_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
         # Check that transformers follows the edited tokenizer.json.
         every_text = [text for texts_of_entry in texts.values() for text in texts_of_entry]
         _require_same_in_transformers(pipeline, after, files, every_text)
-    inside = pipeline.folder.relative_to(folder)
-    return {str(inside / name): content for name, content in files.items()}
+    tokenizer_path = pipeline.folder.relative_to(folder)  # a module may have a folder of its own
+    return {str(tokenizer_path / name): content for name, content in files.items()}
 
 
 def _edit_document(pipeline: Pipeline, edit: ModelEdit) -> EditedTokenizer:

@@ -514,7 +514,8 @@ def expected_gains(pairs: ScoringPairs, all_distances: Floats, alone: Floats) ->
             is_averaged = risen[known_count] == any_has_risen
             averaged_decreases = np.stack(decreases_per_text) * is_averaged  # 0 for all other tokens
             token_counts = is_averaged.sum(axis=0)  # of each series
-            # Divide by at least 1, because there may be no such token.
+            # Means for each number of further texts: shape (more texts, series), and over all series, shape
+            # (more texts,). Divide by at least 1, because there may be no such token.
             means_of_series = averaged_decreases.sum(axis=1) / np.maximum(token_counts, 1)
             overall_means = averaged_decreases.sum(axis=(1, 2)) / max(1, token_counts.sum())
             # Choose the number of further texts with the largest mean decrease per text.
