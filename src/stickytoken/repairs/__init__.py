@@ -25,6 +25,7 @@ from stickytoken.repairs._job import RepairJob
 from stickytoken.repairs._plans import plan_repairs
 from stickytoken.repairs._verification import NEIGHBOURS, find_neighbours, verify
 from stickytoken.repairs.documents import write_documents
+from stickytoken.repairs.model_folder import RepairableModel
 from stickytoken.repairs.result import Repair, open_repair
 from stickytoken.settings.repair import RepairSettings
 from stickytoken.validation import file_path, or_default, require_callable
@@ -94,12 +95,11 @@ def repair(
     folder = file_path("out", out)
     opened = open_run(run)
     records.require_empty_or_repair(folder)
-    chosen_task = kinds_task() if task is None else find_task(task)[0]
-    alternative = "its tokens can be removed from documents with stickytoken clean"
-    loaded = require_ids(encoder_for(encoder, opened, "repair"), "repair", alternative)
-    model = model_folder.require_repairable(loaded)
-    if model.folder.resolve() in (folder.resolve(), *folder.resolve().parents):
-        raise RunError(f"{folder} is inside the folder of the model: choose another folder")
+    if task is not None:
+        chosen_task, _notes_on_task = find_task(task)
+    else:
+        chosen_task = kinds_task()
+    model = _load_model(encoder, opened, folder)
     vocabulary = categorize(model.encoder.tokenizer)
     ids = _choose_ids(opened, vocabulary, tokens)
     sentences_to_read, note_on_corpus = _choose_corpus(opened, sentences)
@@ -118,10 +118,11 @@ def repair(
     if finished is not None:
         if finished.identity != digest(identity_parts):
             resume.refuse_different(folder, "repair", identity_parts, finished.identity_parts)
+        # An earlier process finished the repair. If it was killed right then, it left its build folder and no
+        # copy of the record in the run folder, which it may also have been unable to write.
         model_folder.clear_workshop(folder)
-        if finished not in records.repairs_in(opened.path)[0]:
-            # An earlier process finished the repair, but was killed before it copied the record into the run
-            # folder, or could not write it there.
+        known_repairs, _damaged_ones = records.repairs_in(opened.path)
+        if finished not in known_repairs:
             _keep_copy(opened, finished, folder)
         return Repair(folder)
     with model_folder.workshop(folder) as build_folder:
@@ -132,7 +133,7 @@ def repair(
             neighbours = find_neighbours(model, vocabulary, ids, opened)
         job = RepairJob(opened, model, vocabulary, ids, neighbours, corpus, settings, progress, build_folder)
         if settings.verify:
-            _ = job.recheck  # refuses too few texts or ordinary tokens before anything is built
+            job.require_enough_to_measure()  # before anything is built
         choices = job.choose(plans)
         job.write({token_id: choice.candidate for token_id, choice in choices.items()})
         token_records = job.make_records(plans, choices)
@@ -165,6 +166,18 @@ def repair(
     return Repair(folder)
 
 
+def _load_model(encoder: AnyModel | None, run: Run, folder: Path) -> RepairableModel:
+    """Return the run's model; raise an error if it cannot be repaired, or not into this folder."""
+    advice_without_ids = "its tokens can be removed from documents with stickytoken clean"
+    loaded = require_ids(encoder_for(encoder, run, "repair"), "repair", advice_without_ids)
+    model = model_folder.require_repairable(loaded)
+    target = folder.resolve()
+    is_target_inside = model.folder.resolve() in (target, *target.parents)
+    if is_target_inside:
+        raise RunError(f"{folder} is inside the folder of the model: choose another folder")
+    return model
+
+
 def _keep_copy(run: Run, record: records.RepairRecord, folder: Path) -> None:
     """Write a copy of the record into the run folder for reports; warn if that folder cannot be written."""
     try:
@@ -183,22 +196,24 @@ def _choose_ids(run: Run, vocabulary: Vocabulary, tokens: TokenSource | None) ->
     if not ids:
         raise InputError(f"the run in {run.path} found no sticky tokens: name the tokens to repair")
     for token_id in ids:
-        vocabulary.place(token_id)  # raises an error if the model does not have this id
+        vocabulary.place(token_id)  # raises an InputError if the model does not have this id
     return ids
 
 
 def _choose_corpus(run: Run, sentences: SentenceSource | None) -> tuple[Sentences, str | None]:
     """Return the corpus to verify on, and a note if it should have been another one."""
-    corpus = load_sentences(sentences)
+    if sentences is not None:
+        return load_sentences(sentences), None
+    packaged_corpus = load_sentences()
     run_corpus = run.record.corpus
-    if sentences is not None or run_corpus.source == corpus.source:
-        return corpus, None
+    if run_corpus.source == packaged_corpus.source:
+        return packaged_corpus, None
     # A corpus of pairs, for which the run records no number of sentences, cannot be loaded as sentences.
     has_sentences = run_corpus.sentences is not None
     if has_sentences and Path(run_corpus.source).is_file():
         return load_sentences(Path(run_corpus.source), run_corpus.columns), None
     note = (
-        f"verified on {corpus.source}, because the corpus of the run, {run_corpus.source}, "
+        f"verified on {packaged_corpus.source}, because the corpus of the run, {run_corpus.source}, "
         "cannot be read again: pass sentences to verify on your own texts"
     )
-    return corpus, note
+    return packaged_corpus, note

@@ -47,41 +47,25 @@ def check_fresh_process(
         that all ways to load its tokenizer give the same token ids.
     """
     tokenized = [*spellings, *texts[:_TOKENIZED_TEXTS]]
+    # `encode` refuses longer texts than the model reads.
     all_ids = repaired.encoder.content_ids(texts)
     fitting = [text for text, ids in zip(texts, all_ids, strict=True) if repaired.encoder.fits(ids)]
     encoded = fitting[:ENCODED_TEXTS]
-    route = original.encoder.route
-    request = {
-        "folder": str(repaired.folder.absolute()),
-        "tokenizer": str(_tokenizer_folder(repaired.folder, original.named_route)),
-        "prompt": original.encoder.prompt,
-        "truncate_dim": original.encoder.truncate_dim,
-        "task": None if route is None else route.task,
-        "route": None if route is None else route.route,
-        "texts": tokenized,
-        "encoded": encoded,
-        "original": str(original.folder.absolute()),
-        "original_tokenizer": str(_tokenizer_folder(original.folder, original.named_route)),
-    }
-    with tempfile.TemporaryDirectory(prefix="stickytoken-") as elsewhere:
-        process = subprocess.run(
-            [sys.executable, "-c", _SCRIPT],
-            cwd=elsewhere,
-            env=os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
-            input=json.dumps(request).encode(),
-            capture_output=True,
-            check=False,
-        )
+    process = _run_script(original, repaired, tokenized, encoded)
     if process.returncode:
-        lines = process.stderr.decode("utf-8", "replace").strip().splitlines()
-        reason = lines[-1][:_SHOWN_ERROR] if lines else f"the process ended with {process.returncode}"
+        error_lines = process.stderr.decode("utf-8", "replace").strip().splitlines()
+        reason = f"the process ended with {process.returncode}"
+        if error_lines:
+            reason = error_lines[-1][:_SHOWN_ERROR]  # a traceback ends with the error itself
         finding = f"a process without stickytoken cannot load the folder: {visible(reason)}"
         return [CheckRecord(name="fresh process", passed=False, finding=finding)]
+    # Libraries may print lines before the answer.
     answer: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
-    ours = repaired.encoder.encode(encoded).astype(np.float64)
-    theirs = np.array(answer["vectors"])
-    norms = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
-    least_cosine = float(((ours * theirs).sum(axis=1) / norms).min())
+    our_vectors = repaired.encoder.encode(encoded).astype(np.float64)
+    their_vectors = np.array(answer["vectors"])
+    norms = np.linalg.norm(our_vectors, axis=1) * np.linalg.norm(their_vectors, axis=1)
+    cosines = (our_vectors * their_vectors).sum(axis=1) / norms  # of the two vectors of each text
+    least_cosine = float(cosines.min())
     finding = (
         "a process without stickytoken loads the folder with sentence-transformers "
         f"{answer['version']} and computes vectors with a cosine of at least {least_cosine:.6f} to those "
@@ -91,6 +75,38 @@ def check_fresh_process(
     return [same_vectors, _check_loaders(answer, len(tokenized))]
 
 
+def _run_script(
+    original: RepairableModel, repaired: RepairableModel, tokenized: Sequence[str], encoded: Sequence[str]
+) -> subprocess.CompletedProcess[bytes]:
+    """Run `_SCRIPT` in a new process, and return the finished process with its output.
+
+    It tokenizes the texts ``tokenized``, and encodes the texts ``encoded``.
+    """
+    route = original.encoder.route
+    request = {
+        "folder": str(repaired.folder.absolute()),
+        "tokenizer": str(_tokenizer_folder(repaired.folder, original.named_route)),
+        "prompt": original.encoder.prompt,
+        "truncate_dim": original.encoder.truncate_dim,
+        "task": None if route is None else route.task,
+        "route": None if route is None else route.route,
+        "texts": [*tokenized],
+        "encoded": [*encoded],
+        "original": str(original.folder.absolute()),
+        "original_tokenizer": str(_tokenizer_folder(original.folder, original.named_route)),
+    }
+    # Python imports modules from the working directory first, so an empty one is used.
+    with tempfile.TemporaryDirectory(prefix="stickytoken-") as empty_folder:
+        return subprocess.run(
+            [sys.executable, "-c", _SCRIPT],
+            cwd=empty_folder,
+            env=os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
+            input=json.dumps(request).encode(),
+            capture_output=True,
+            check=False,  # an error is a finding
+        )
+
+
 def _tokenizer_folder(model: Path, route: str | None) -> Path:
     return text_module(model, model.name, route).folder.absolute()
 
@@ -98,21 +114,24 @@ def _tokenizer_folder(model: Path, route: str | None) -> Path:
 def _check_loaders(answer: Mapping[str, Any], count: int) -> CheckRecord:
     """Check that all ways to load the tokenizer give the same token ids.
 
-    Differences that the model already had before the repair do not fail the check.
+    Differences that the model already had before the repair do not fail the check. ``answer`` is the answer
+    of `_SCRIPT`, and ``count`` the number of texts that it tokenized.
 
     Returns:
         The record of the check. If the repair made a loader differ, the finding names one loader and one text
         for which it differs. If all differences existed before the repair, the finding mentions them.
     """
     loaders = ", ".join(answer["loaders"])
-    first_difference_by_loader = answer["unequal"]
+    # For each loader that the repair made differ, the first text for which it differs.
+    first_difference_by_loader: dict[str, str] = answer["unequal"]
     if first_difference_by_loader:
         loader, text = next(iter(first_difference_by_loader.items()))
         shown_text = visible(text[:SHOWN_TEXT])
         finding = f"{loader} tokenizes {shown_text!r} differently from sentence-transformers"
         return CheckRecord(name="tokenizers", passed=False, finding=finding)
     finding = f"{loaders} give equal ids for {count:,} texts"
-    old_differences_by_loader = answer["as_before"]
+    # For each loader, the number of texts for which it differed before the repair too.
+    old_differences_by_loader: dict[str, int] = answer["as_before"]
     if old_differences_by_loader:
         differing = max(old_differences_by_loader.values())
         finding = (

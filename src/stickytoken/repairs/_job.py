@@ -77,7 +77,7 @@ class RepairJob:
         """What measures tokens of the model before the repair, in other texts than those of the run.
 
         It is made when it is first needed: hardly any repair without verification needs it, and the run may
-        have left too few texts.
+        have left too few texts, which raises an InputError.
         """
         neighbour_ids = [neighbour.token.id for neighbour in self.neighbours]
         return make_recheck(
@@ -90,6 +90,10 @@ class RepairJob:
             progress=self.progress,
         )
 
+    def require_enough_to_measure(self) -> None:
+        """Raise an InputError if the run has left too few texts or ordinary tokens to measure a repair."""
+        _ = self.recheck  # choosing them raises the error; they are kept for all measurements
+
     def choose(self, plans: Mapping[int, RepairPlan]) -> dict[int, Choice]:
         """Return the repair chosen for each token, keyed by token id.
 
@@ -97,47 +101,60 @@ class RepairJob:
         repair that can be made is chosen.
         """
         is_measured = self.settings.verify and self.settings.strategy is Strategy.AUTO
-        return choose_candidates(plans, self._make_rows, self._try if is_measured else None)
+        trial = self._try if is_measured else None
+        return choose_candidates(plans, self._make_rows, trial)
 
     def _make_rows(self, strategy: Strategy, ids: list[int]) -> Mapping[int, Row]:
-        """Return new rows of shape (D,), keyed by token id. Tokens that cannot get a new row are left out."""
+        """Return new rows of shape (D,), keyed by token id. Tokens that cannot get a new row are left out.
+
+        ``strategy`` is one of `ROW_STRATEGIES`: nearest or relatives.
+        """
         if strategy is Strategy.NEAREST:
             embeddings = self._require_token_embeddings()
             nearest = self._find_nearest(embeddings, ids)
-            self.nearest |= nearest
+            self.nearest |= nearest  # for the reasons in the records, which name the copied token
             return {token_id: embeddings[nearest_id].copy() for token_id, nearest_id in nearest.items()}
         avoided = self.run.sticky_ids.union(self.ids)  # also the tokens to repair that are not in ``ids``
         return make_related_rows(self.model.encoder.model, ids, avoided, self.settings.seed)
 
     def _try(self, candidates: Mapping[int, Candidate], solved: Mapping[int, Candidate]) -> RecheckedTokens:
-        """Build the model with both kinds of repairs, and measure the tokens of the candidates in it.
+        """Build the model with all these repairs, and measure the tokens of the candidates in it.
 
-        Ordinary tokens are not measured again, because a repair hardly changes their effects.
+        Both are keyed by token id: the candidates of one strategy, and the repairs of tokens that need no
+        other.
         """
         self.write({**solved, **candidates})
+        repaired = self.load().encoder
+        # Ordinary tokens are not measured again, because a repair hardly changes their effects.
+        recheck = self.recheck.of_model(repaired, categorize(repaired.tokenizer), "try", same_ordinary=True)
         strategies = {
             Token(token_id, self._text(token_id)): candidate.strategy
             for token_id, candidate in candidates.items()
         }
-        repaired = self.load().encoder
-        recheck = self.recheck.of_model(repaired, categorize(repaired.tokenizer), "try", same_ordinary=True)
-        return recheck.judge(group_copies(self.model.encoder, strategies))
+        # Whether copies go in as text or as ids; the original tokenizer still reads them as the token.
+        copies = group_copies(self.model.encoder, strategies)
+        return recheck.judge(copies)
 
     def make_records(
         self, plans: Mapping[int, RepairPlan], choices: Mapping[int, Choice]
     ) -> list[RepairedTokenRecord]:
-        """Return one record per token, with its repair, the reason for the repair, and the tried repairs."""
+        """Return one record per token, with its repair, the reason for the repair, and the tried repairs.
+
+        The build folder must have the model with the chosen repairs.
+        """
         repaired_tokenizer = load_tokenizer(self.build_folder, route=self.model.named_route)
         records = []
         for token_id, choice in choices.items():
             strategy = choice.candidate.strategy
             text = self._text(token_id)
-            copied_id = self.nearest[token_id] if strategy is Strategy.NEAREST else None
+            copied_id = None  # of the token whose row this one has now
+            if strategy is Strategy.NEAREST:
+                copied_id = self.nearest[token_id]
             # ids of the tokens into which an edited tokenizer splits the token's text; empty if the tokenizer
             # is not edited
             piece_ids: Sequence[int] = ()
             if strategy in TOKENIZER_STRATEGIES:
-                (piece_ids,) = repaired_tokenizer.encode_many([text.strip()])
+                (piece_ids,) = repaired_tokenizer.encode_many([text.strip()])  # a batch of one text
             tried = [
                 TriedRecord(strategy=tried_strategy.value, push=effect.push, erased=effect.erased)
                 for tried_strategy, effect in choice.tried.items()
@@ -155,6 +172,7 @@ class RepairJob:
         return records
 
     def _explain(self, plan: RepairPlan, choice: Choice, copied_id: int | None) -> str:
+        """Return why a repair was chosen, with the token that it copies, if any, and the rejected repairs."""
         strategy = choice.candidate.strategy
         reason = plan.reason_for(strategy)
         if copied_id is not None:
@@ -170,6 +188,7 @@ class RepairJob:
 
     def write(self, candidates: Mapping[int, Candidate]) -> None:
         """Write the model with these repairs, keyed by token id, unless it is what the build folder has."""
+        # A strategy makes the same row for a token each time, so the strategies say which model it is.
         strategies = {token_id: candidate.strategy for token_id, candidate in candidates.items()}
         if strategies == self.written:
             return
@@ -178,12 +197,11 @@ class RepairJob:
             ids = [token_id for token_id, candidate in candidates.items() if candidate.strategy is strategy]
             return tuple(sorted(ids))
 
+        new_rows = {
+            token_id: candidate.row for token_id, candidate in candidates.items() if candidate.row is not None
+        }
         edit = ModelEdit(
-            rows={
-                token_id: candidate.row
-                for token_id, candidate in candidates.items()
-                if candidate.row is not None
-            },
+            rows=new_rows,
             unreachable=ids_of(Strategy.UNREACHABLE),
             plain_specials=ids_of(Strategy.PLAIN_SPECIALS),
             route=self.model.named_route,
@@ -215,31 +233,32 @@ class RepairJob:
             raise RepairError(
                 "there is no ordinary token whose row can be copied: use the strategy unreachable"
             )
-        centred = unit_vectors(embeddings - embeddings.mean(axis=0))
+        centred = unit_vectors(embeddings - embeddings.mean(axis=0))  # shape (V, D)
         nearest = {}
         for token_id in ids:
-            similarities = centred[typical_ids] @ centred[token_id]
+            similarities = centred[typical_ids] @ centred[token_id]  # one per typical token
             nearest[token_id] = typical_ids[int(np.argmax(similarities))]
         return nearest
 
     def _find_typical_tokens(self) -> list[int]:
-        """Return the ids of tokens whose erased share is at most the median.
+        """Return the ids of tokens that erase no more than the median token, whose rows can be copied.
 
         The tokens and the median come from the run if it has enough benign tokens, and otherwise from the
         recheck.
         """
         tokens = self.run.tokens
-        if "erased" in tokens.columns:
-            benign = tokens.filter(
-                pl.col("verdict") == "benign",
-                pl.col("category") == Category.OK,
-                ~pl.col("token_id").is_in(self.run.sticky_ids.union(self.ids)),
-            )
-            if len(benign) >= _ENOUGH_BENIGN:
-                at_most_median = pl.col("erased") <= pl.col("erased").median()
-                typical: list[int] = benign.filter(at_most_median)["token_id"].to_list()
-                return typical
-        return self.recheck.find_typical_tokens()
+        if "erased" not in tokens.columns:  # only the method profile measures it
+            return self.recheck.find_typical_tokens()
+        benign = tokens.filter(
+            pl.col("verdict") == "benign",
+            pl.col("category") == Category.OK,
+            ~pl.col("token_id").is_in(self.run.sticky_ids.union(self.ids)),
+        )
+        if len(benign) < _ENOUGH_BENIGN:
+            return self.recheck.find_typical_tokens()
+        at_most_median = pl.col("erased") <= pl.col("erased").median()
+        typical_ids: list[int] = benign.filter(at_most_median)["token_id"].to_list()
+        return typical_ids
 
     def _require_token_embeddings(self) -> NDArray[np.float32]:
         """Return the token embeddings, shape (V, D); raise a RepairError if the model exposes none."""

@@ -53,12 +53,17 @@ class RepairPlan:
     """The repairs to try for a token."""
 
     strategies: tuple[Strategy, ...]  # The strategies to try, in this order.
-    reason: str  # Why the first strategy is preferred to the others.
+    # Why these strategies are tried or, if they are those of `_ORDER`, why the first is preferred.
+    reason: str
 
     def reason_for(self, chosen: Strategy) -> str:
         """Return the reason for choosing the given strategy."""
-        is_second_choice = chosen is not self.strategies[0] and Strategy.UNREACHABLE in self.strategies
-        return _SECOND_CHOICES[chosen] if is_second_choice else self.reason
+        # Only a plan of all strategies prefers the first one. The reason of any other plan is true of all
+        # strategies that it has.
+        has_all_strategies = self.strategies == _ORDER
+        if has_all_strategies and chosen is not self.strategies[0]:
+            return _SECOND_CHOICES[chosen]
+        return self.reason
 
 
 def plan_repairs(
@@ -77,17 +82,11 @@ def plan_repairs(
     """
     encoder = model.encoder
     route = model.named_route
-    # Special and added tokens, which the tokenizer matches before other entries. Tokenizers from the
-    # transformers package have the attribute added_tokens_decoder. Tokenizers from the tokenizers package
-    # have a method instead.
-    tokenizer: Any = encoder.user_tokenizer
-    added = getattr(tokenizer, "added_tokens_decoder", None)
-    if added is None:
-        added = tokenizer.get_added_tokens_decoder()
-    special_ids = {*added, *getattr(tokenizer, "all_special_ids", ())}
-    template_ids = {*encoder.template.before, *encoder.template.after}
-    is_editable = encoder.own_tokenizer.is_fast
+    special_ids = _find_special_ids(encoder.user_tokenizer)
+    template_ids = {*encoder.template.before, *encoder.template.after}  # which are in every text
+    is_editable = encoder.own_tokenizer.is_fast  # a tokenizer written in Python has no tokenizer.json to edit
     ordinary_ids = [token_id for token_id in ids if token_id not in special_ids]
+    # The two questions below read the files of the model, so they are asked only where the answer matters.
     unsplittable: Mapping[int, str | None] = {}
     if is_editable and strategy not in ROW_STRATEGIES:
         unsplittable = reasons_against_splitting(model.folder, ordinary_ids, route)
@@ -105,17 +104,28 @@ def plan_repairs(
         if is_editable:
             plans[token_id] = plan_token(strategy, facts, are_rows_writable)
         else:
-            plans[token_id] = plan_without_editing(strategy, facts, type(tokenizer).__name__)
+            plans[token_id] = plan_without_editing(strategy, facts, type(encoder.user_tokenizer).__name__)
     return plans
 
 
-def plan_token(requested: Strategy, token: TokenFacts, rows_writable: bool) -> RepairPlan:
+def _find_special_ids(tokenizer: Any) -> set[int]:
+    """Return the ids of special and added tokens, which a tokenizer finds in a text before other entries."""
+    # Tokenizers from the transformers package have the attribute added_tokens_decoder. Those from the
+    # tokenizers package have a method instead, and no roles such as sep_token.
+    added = getattr(tokenizer, "added_tokens_decoder", None)
+    if added is None:
+        added = tokenizer.get_added_tokens_decoder()
+    ids_with_role = getattr(tokenizer, "all_special_ids", ())
+    return {*added, *ids_with_role}
+
+
+def plan_token(requested: Strategy, token: TokenFacts, are_rows_writable: bool) -> RepairPlan:
     """Return the repairs to try for a token.
 
     Args:
         requested: the strategy that the user asked for.
         token: properties of the token.
-        rows_writable: whether new rows can be written into the weights of the model.
+        are_rows_writable: whether new rows can be written into the weights of the model.
 
     Raises:
         RepairError: the token cannot be repaired as requested.
@@ -129,14 +139,14 @@ def plan_token(requested: Strategy, token: TokenFacts, rows_writable: bool) -> R
         return RepairPlan(ROW_STRATEGIES, f"a new row, because {token.unsplittable}")
     if token.templated:
         return RepairPlan((Strategy.UNREACHABLE,), f"the text is split into pieces; {_IN_EVERY_TEXT}")
-    if not rows_writable:
+    if not are_rows_writable:
         reason = "the text is split into pieces; no row can be written into these weights"
         return RepairPlan((Strategy.UNREACHABLE,), reason)
     return RepairPlan(_ORDER, _REASONS[Strategy.RELATIVES])
 
 
 def plan_without_editing(requested: Strategy, token: TokenFacts, tokenizer_kind: str) -> RepairPlan:
-    """Return the repairs to try for a token of a tokenizer that is written in Python and cannot be edited.
+    """Return the only repair, the nearest row, for a token of a tokenizer that is written in Python.
 
     Args:
         requested: the strategy that the user asked for.
@@ -146,28 +156,32 @@ def plan_without_editing(requested: Strategy, token: TokenFacts, tokenizer_kind:
     Raises:
         RepairError: the token cannot be repaired as requested.
     """
-    reason = f"its tokenizer, a {tokenizer_kind}, is written in Python"
-    why = None
+    obstacle = f"its tokenizer, a {tokenizer_kind}, is written in Python"
+    why_impossible = None
     advice = WITHOUT_EDITING
     if token.templated:
-        why = f"{reason} and cannot be edited; {_IN_EVERY_TEXT}"
+        why_impossible = f"{obstacle} and cannot be edited; {_IN_EVERY_TEXT}"
         advice = "leave it out, and remove it from documents with stickytoken clean"
     elif requested in TOKENIZER_STRATEGIES:
-        why = f"{reason} and cannot be edited"
+        why_impossible = f"{obstacle} and cannot be edited"
     elif requested is Strategy.RELATIVES:
-        why = f"{reason}, so its pieces are unknown"
-    if why is not None:
+        why_impossible = f"{obstacle}, so its pieces are unknown"
+    if why_impossible is not None:
         by = "" if requested is Strategy.AUTO else f" by {requested}"
-        raise RepairError(f"{token.name} cannot be repaired{by}: {why}; {advice}")
-    # Only the row of another entry needs neither an edit of the tokenizer nor the pieces of the token.
-    why_nearest = f"a new row, because {reason}" if requested is Strategy.AUTO else _REASONS[requested]
-    return RepairPlan((Strategy.NEAREST,), why_nearest)
+        raise RepairError(f"{token.name} cannot be repaired{by}: {why_impossible}; {advice}")
+    # What is left is auto or nearest. Only the row of another entry needs neither an edit of the tokenizer
+    # nor the pieces of the token.
+    if requested is Strategy.AUTO:
+        return RepairPlan((Strategy.NEAREST,), f"a new row, because {obstacle}")
+    return RepairPlan((Strategy.NEAREST,), _REASONS[Strategy.NEAREST])
 
 
 def _require_suitable(requested: Strategy, token: TokenFacts) -> None:
     """Raise a RepairError if the requested strategy is impossible for this token."""
     by = f" by {requested}"
     advice = "use the strategy auto, or leave the token out"
+    # A row may not change what every text has, and a special token has its own strategy.
+    can_only_be_split = token.templated and not token.special
     if requested in ROW_STRATEGIES and token.templated:
         why = _IN_EVERY_TEXT
         advice = "use the strategy plain-specials or auto"
@@ -178,15 +192,10 @@ def _require_suitable(requested: Strategy, token: TokenFacts) -> None:
         advice = "use the strategy plain-specials or auto"
     elif requested is Strategy.UNREACHABLE and token.unsplittable is not None:
         why = token.unsplittable
-    elif (
-        requested is Strategy.AUTO
-        and token.templated
-        and not token.special
-        and token.unsplittable is not None
-    ):
+    elif requested is Strategy.AUTO and can_only_be_split and token.unsplittable is not None:
         why = f"{token.unsplittable}; {_IN_EVERY_TEXT}"
         advice = "leave the token out"
-        by = ""
+        by = ""  # no strategy at all
     else:
         return
     raise RepairError(f"{token.name} cannot be repaired{by}: {why}; {advice}")
@@ -208,13 +217,12 @@ class Candidate:
 
     @property
     def remaining_effect(self) -> float:
-        """The effect of copies after the repair, as a number. The repair with the smallest value is chosen.
-
-        It is the `reach`; infinity if that is unknown, and minus infinity if the repair was not measured.
-        """
-        if self.reach is None:
+        """The effect of copies after the repair. The repair with the smallest value is chosen."""
+        if self.reach is None:  # not measured: it counts as ordinary
             return -math.inf
-        return math.inf if math.isnan(self.reach) else self.reach
+        if math.isnan(self.reach):  # measured in vain: any known effect is preferred
+            return math.inf
+        return self.reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +247,7 @@ def choose_candidates(
 ) -> dict[int, Choice]:
     """Choose a repair for each token.
 
-    A token whose plan begins with an edit of the tokenizer gets this edit, and nothing is measured. For any
+    A token whose plan begins with an edit of the tokenizer gets this edit, which is not measured. For any
     other token, the strategies of its plan are tried in turn, and the first repair is chosen after which
     copies of the token act like copies of an ordinary token. If there is none, the repair that leaves the
     smallest effect is chosen.
@@ -257,14 +265,13 @@ def choose_candidates(
     Raises:
         RepairError: no candidate can be made for a token.
     """
+    # The candidates of each token so far, in the order in which they were tried. Tokens that get an edit of
+    # the tokenizer come first.
     candidates: dict[int, list[Candidate]] = {}
-    untried_ids = []
     for token_id, plan in plans.items():
         if plan.strategies[0] in TOKENIZER_STRATEGIES:
             candidates[token_id] = [Candidate(plan.strategies[0], row=None)]
-        else:
-            untried_ids.append(token_id)
-    candidates |= {token_id: [] for token_id in untried_ids}
+    candidates |= {token_id: [] for token_id in plans if token_id not in candidates}
     for strategy in _ORDER:
         solved = {}
         unsolved_ids = []
@@ -275,13 +282,8 @@ def choose_candidates(
                 unsolved_ids.append(token_id)
         new_candidates = _make_candidates(strategy, unsolved_ids, compute_rows)
         if new_candidates and trial is not None:
-            measured = trial(new_candidates, solved)
-            new_candidates = {
-                token_id: replace(
-                    candidate, effect=measured.tokens[token_id], reach=measured.reaches[token_id]
-                )
-                for token_id, candidate in new_candidates.items()
-            }
+            new_candidates = _add_effects(new_candidates, trial(new_candidates, solved))
+        # A candidate that was not measured counts as ordinary, so the first one settles its token.
         for token_id, candidate in new_candidates.items():
             candidates[token_id].append(candidate)
     choices = {}
@@ -289,26 +291,33 @@ def choose_candidates(
         if not candidates_of_token:
             # No strategy can make a row for this token, and this call raises the error that says why.
             compute_rows(plans[token_id].strategies[-1], [token_id])
-        # Leave out effects of which neither measure is known.
+        # Effects that could not be measured, whose remaining effect is infinite, are left out.
         tried = {
             candidate.strategy: candidate.effect
             for candidate in candidates_of_token
             if candidate.effect is not None and candidate.remaining_effect < math.inf
         }
-        # No more candidates are tried after the first one that makes copies of the token act like those of an
-        # ordinary token. This one has the smallest remaining effect. Without a trial, each token has one
-        # candidate.
+        # An ordinary candidate is the last one that was tried, and has the smallest remaining effect.
         best = min(candidates_of_token, key=lambda candidate: candidate.remaining_effect)
         choices[token_id] = Choice(best, tried)
     return choices
 
 
+def _add_effects(candidates: Mapping[int, Candidate], measured: RecheckedTokens) -> dict[int, Candidate]:
+    with_effects = {}
+    for token_id, candidate in candidates.items():
+        effect = measured.tokens[token_id]
+        with_effects[token_id] = replace(candidate, effect=effect, reach=measured.reaches[token_id])
+    return with_effects
+
+
 def _make_candidates(strategy: Strategy, ids: list[int], compute_rows: ComputeRows) -> dict[int, Candidate]:
+    """Return the repair of each token by a strategy; tokens without a row by this strategy are left out."""
     if not ids:
         return {}
-    if strategy is Strategy.UNREACHABLE:
+    if strategy is Strategy.UNREACHABLE:  # an edit of the tokenizer, which needs no row
         return {token_id: Candidate(strategy, row=None) for token_id in ids}
     rows: Mapping[int, Row] = {}
-    with suppress(RepairError):  # another strategy may still work
+    with suppress(RepairError):  # no row for any token; another strategy may still work
         rows = compute_rows(strategy, ids)
     return {token_id: Candidate(strategy, row) for token_id, row in rows.items()}

@@ -57,7 +57,7 @@ def entries_of(document: Mapping[str, Any]) -> dict[int, str]:
     vocabulary = document["model"]["vocab"]
     if isinstance(vocabulary, dict):
         entries = {token_id: entry for entry, token_id in vocabulary.items()}
-    else:
+    else:  # of the kind Unigram, in the order of ids
         entries = {token_id: entry for token_id, (entry, _score) in enumerate(vocabulary)}
     for added in document.get("added_tokens", ()):
         entries[added["id"]] = added["content"]
@@ -70,21 +70,27 @@ def name_entry(entry: str, token_id: int) -> str:
 
 
 def _list_steps(step: dict[str, Any] | None, members_key: str) -> list[dict[str, Any]]:
-    """Return the normalizers or pre-tokenizers in their order, each member of a sequence on its own."""
+    """Return the normalizers or pre-tokenizers in their order, with the members of a sequence in its place.
+
+    ``members_key`` names the members of a sequence: normalizers or pretokenizers.
+    """
     if step is None:
         return []
     if step["type"] != "Sequence":
         return [step]
-    return [inner for member in step[members_key] for inner in _list_steps(member, members_key)]
+    steps = []
+    for member in step[members_key]:
+        steps += _list_steps(member, members_key)  # a member may be a sequence itself
+    return steps
 
 
 def _removes_spaces(document: Mapping[str, Any]) -> bool:
     """Return whether the tokenizer removes or replaces all spaces before it looks up text in the vocabulary.
 
-    If the tokenizer removes or replaces all spaces, no text can match an entry that contains a space.
+    If so, no text can match an entry that contains a space.
     """
-    pre_tokenizers = {step["type"] for step in _list_steps(document.get("pre_tokenizer"), "pretokenizers")}
-    if not _SPACE_REMOVING.isdisjoint(pre_tokenizers):
+    pre_tokenizers = _list_steps(document.get("pre_tokenizer"), "pretokenizers")
+    if any(step["type"] in _SPACE_REMOVING for step in pre_tokenizers):
         return True
     # Follow the normalizers in their order: one may replace all spaces, and a later one may add spaces again.
     contains_spaces = True
@@ -93,7 +99,8 @@ def _removes_spaces(document: Mapping[str, Any]) -> bool:
             # This normalizer writes every byte as a visible character, and a space as Ġ.
             contains_spaces = False
         elif step["type"] == "Replace" and " " not in step["content"]:
-            # No space is added. If the replaced text is a space, no space is left.
+            # No space is added. If the replaced text is a space, no space is left. A pattern may also be a
+            # regular expression, which is taken to leave spaces.
             if step["pattern"].get("String") == " ":
                 contains_spaces = False
         elif step["type"] not in _SPACE_NEUTRAL:
@@ -129,7 +136,9 @@ class EditableVocabulary:
         # Kind of the vocabulary: BPE, WordPiece, Unigram or WordLevel.
         self._kind: str | None = self._model.get("type")
         if self._kind is None:  # older files omit the type; the tokenizers library infers it
-            self._kind = json.loads(Tokenizer.from_str(json.dumps(document)).to_str())["model"]["type"]
+            completed = json.loads(Tokenizer.from_str(json.dumps(document)).to_str())
+            self._kind = completed["model"]["type"]
+        # The strings of the vocabulary, keyed by token id, without the added tokens.
         self._entries = entries_of({"model": self._model})
         # Whether an entry becomes unreachable when it is renamed to a string that contains a space.
         self._renaming_is_safe = _removes_spaces(document)
@@ -156,6 +165,7 @@ class EditableVocabulary:
             The reason, or None if the entry can be made unreachable.
         """
         entry = self._entries[token_id]
+        # A Unigram model names its unknown token by id, the other kinds by string.
         if token_id == self._model.get("unk_id") or entry == self._model.get("unk_token"):
             return "unknown text becomes this token"
         removed = frozenset(self._entries[removed_id] for removed_id in (*accepted, token_id))
@@ -166,7 +176,10 @@ class EditableVocabulary:
         return self._reason_of_pieces(entry, is_byte, removed)
 
     def _reason_of_pieces(self, entry: str, is_byte: bool, removed: frozenset[str]) -> str | None:
-        """Return why an entry of a WordPiece or Unigram vocabulary cannot be removed; None if it can."""
+        """Return why an entry of a WordPiece or Unigram vocabulary cannot be removed; None if it can.
+
+        ``removed`` has the entry itself and all others that are removed with it.
+        """
         if self._kind not in ("WordPiece", "Unigram"):
             return f"a vocabulary of the kind {self._kind} has no smaller entries to fall back on"
         if not self._renaming_is_safe:
@@ -178,14 +191,17 @@ class EditableVocabulary:
             prefix = self._model.get("continuing_subword_prefix", "##")
             can_be_cut = bool(cut_like_wordpiece(entry, remaining, prefix))
         else:
-            can_be_cut = bool(self._model.get("byte_fallback")) or _is_concatenation(entry, remaining)
+            # With this setting, a tokenizer reads text that it does not know as single bytes.
+            has_byte_entries = bool(self._model.get("byte_fallback"))
+            can_be_cut = has_byte_entries or _is_concatenation(entry, remaining)
         return None if can_be_cut else "without it, its text would be unknown"
 
     def _reason_of_merges(self, entry: str, is_byte: bool, removed: frozenset[str]) -> str | None:
         """Return why an entry of a byte pair encoding cannot be removed; None if it can.
 
         If other entries are built from the entry, it can be removed only if the tokenizer can find these
-        entries by looking up whole words.
+        entries by looking up whole words. ``removed`` has the entry itself and all others that are removed
+        with it.
         """
         if self._model.get("end_of_word_suffix") or self._model.get("continuing_subword_prefix"):
             return "its byte pair encoding marks word ends in the entries"
@@ -197,12 +213,17 @@ class EditableVocabulary:
             # Without its merges, no text becomes the entry. But if the tokenizer looks up whole words before
             # it merges (ignore_merges), the entry must also be renamed.
             must_be_renamed = bool(self._model.get("ignore_merges"))
-            return _NO_SAFE_NAME if must_be_renamed and not self._renaming_is_safe else None
+            cannot_be_renamed = must_be_renamed and not self._renaming_is_safe
+            return _NO_SAFE_NAME if cannot_be_renamed else None
         # If there are few dependent entries, and they occur only at the beginning of words, the tokenizer can
         # find them by looking up whole words instead of merging (see `without`).
         are_few = len(dependent_entries) <= _MOST_LOOKED_UP
-        begin_words = are_few and all(self._begins_words(other, removed) for other in dependent_entries)
-        if begin_words and self._can_look_up_words:
+        # The later conditions take longer to check.
+        if (
+            are_few
+            and all(self._begins_words(other, removed) for other in dependent_entries)
+            and self._can_look_up_words
+        ):
             return None
         named = ", ".join(repr(other) for other in dependent_entries[:_NAMED_ENTRIES])
         if len(dependent_entries) == 1:
@@ -229,10 +250,10 @@ class EditableVocabulary:
             return False
         if entry.startswith(_WORD_MARKS):
             return True
+        entries_with_it = [other for other in self._model["vocab"] if entry in other]  # as a substring
         marked_forms = {mark + entry for mark in _WORD_MARKS}  # ``Ġriver`` and ``▁river``
-        containing = [other for other in self._model["vocab"] if entry in other]
-        has_marked_form = not marked_forms.isdisjoint(containing)
-        without_marks = [other.lstrip("".join(_WORD_MARKS)) for other in containing]
+        has_marked_form = not marked_forms.isdisjoint(entries_with_it)
+        without_marks = [other.lstrip("".join(_WORD_MARKS)) for other in entries_with_it]
         return has_marked_form and all(other.startswith(entry) for other in without_marks)
 
     def without(self, ids: Sequence[int]) -> EditedTokenizer:
@@ -248,12 +269,12 @@ class EditableVocabulary:
         """
         new_names = _make_unreachable_names(ids)
         if self._kind != "BPE":
-            return EditedTokenizer(
-                self._document | {"model": rename_entries(self._model, new_names)}, new_names
-            )
+            renamed_model = rename_entries(self._model, new_names)
+            return EditedTokenizer(self._document | {"model": renamed_model}, new_names)
         removed = frozenset(self._entries[token_id] for token_id in ids)
         ranks, no_longer_merged = self._merges_without(removed)
         pairs = sorted(ranks, key=ranks.__getitem__)
+        # A merge is stored as "left right" in older files, and as [left, right] in newer ones.
         is_stored_as_text = isinstance(next(iter(self._model["merges"]), None), str)
         merges = [" ".join(pair) if is_stored_as_text else list(pair) for pair in pairs]
         model = self._model | {"merges": merges}
@@ -265,27 +286,36 @@ class EditableVocabulary:
         new_names |= _make_unreachable_names(self._never_produced)
         model = rename_entries(model | {"ignore_merges": True}, new_names)
         document = self._document | {"model": model}
-        # Only whole words are looked up. If ``riv`` is removed and ``river`` is no longer merged, the
-        # tokenizer finds ``river`` when it looks up the word ``river``, but not in the word ``riverbed``. So
-        # an additional pre-tokenizer splits ``river`` off the beginning of longer words. The pre-tokenizer
-        # splits a word after the longest entry that the word begins with, so it must also know the entries
-        # that begin with ``river``, such as ``rivers``.
         if no_longer_merged:
-            to_split_off = [entry for entry in self._model["vocab"] if entry.startswith(no_longer_merged)]
-            longest_first = sorted(to_split_off, key=len, reverse=True)
-            pattern = rf"\A(?:{'|'.join(re.escape(entry) for entry in longest_first)})"
-            split = {
-                "type": "Split",
-                "pattern": {"Regex": pattern},
-                "behavior": "Isolated",
-                "invert": False,
-            }
             steps = _list_steps(document.get("pre_tokenizer"), "pretokenizers")
+            split = self._split_off_words(no_longer_merged)
             document["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [*steps, split]}
         return EditedTokenizer(document, new_names)
 
+    def _split_off_words(self, no_longer_merged: tuple[str, ...]) -> dict[str, Any]:
+        """Return a pre-tokenizer that splits entries that are no longer merged off the beginning of words.
+
+        Only whole words are looked up. If ``riv`` is removed and ``river`` is no longer merged, the tokenizer
+        finds ``river`` when it looks up the word ``river``, but not in the word ``riverbed``, unless
+        ``river`` is split off.
+        """
+        # A word is split after the longest entry that it begins with: a regular expression takes the first
+        # alternative that matches. So entries that begin with ``river``, such as ``rivers``, are needed too.
+        to_split_off = [entry for entry in self._model["vocab"] if entry.startswith(no_longer_merged)]
+        longest_first = sorted(to_split_off, key=len, reverse=True)
+        alternatives = "|".join(re.escape(entry) for entry in longest_first)
+        return {
+            "type": "Split",
+            "pattern": {"Regex": rf"\A(?:{alternatives})"},
+            "behavior": "Isolated",
+            "invert": False,
+        }
+
     def _merges_without(self, removed: frozenset[str]) -> tuple[dict[Pair, int], tuple[str, ...]]:
-        """Return the ranks of the merges that remain, and the other entries that they no longer produce."""
+        """Return the ranks of the merges that remain, and the other entries that they no longer produce.
+
+        Every entry to repair is judged with those accepted before it, so the same question comes up again.
+        """
         if removed not in self._remaining:
             ranks = self._compute_ranks_without(removed)
             self._remaining[removed] = (ranks, self._find_unmerged(removed, ranks))
@@ -320,18 +350,17 @@ class EditableVocabulary:
 
     def _find_unmerged(self, removed: frozenset[str], ranks: Mapping[Pair, int]) -> tuple[str, ...]:
         """Return the entries that are not removed, but that the remaining merges no longer produce."""
-        # Only entries that contain a removed entry can be affected.
         for entry in removed - self._entries_containing.keys():
             self._entries_containing[entry] = [other for other in self._model["vocab"] if entry in other]
-        affected = dict.fromkeys(
-            other for entry in sorted(removed) for other in self._entries_containing[entry]
-        )
+        # Only entries that contain a removed entry can be affected. A dict keeps each once, in their order.
+        affected: dict[str, None] = {}
+        for entry in sorted(removed):
+            affected |= dict.fromkeys(self._entries_containing[entry])
         no_longer_merged = []
         for entry in affected:
-            if entry in removed or len(_merge_characters(entry, ranks)) == 1:
+            if entry in removed or _is_merged(entry, ranks):
                 continue
-            was_merged = len(_merge_characters(entry, self._ranks)) == 1
-            if was_merged:
+            if _is_merged(entry, self._ranks):  # some entries never were
                 no_longer_merged.append(entry)
         return tuple(no_longer_merged)
 
@@ -346,12 +375,14 @@ class EditableVocabulary:
             return False
         steps = {key: self._document.get(key) for key in ("normalizer", "pre_tokenizer")}
         # Without a vocabulary, a tokenizer gives one id for each word.
-        splits_words = len(_make_tokenizer(steps).encode("one two three").ids) == 3
+        words_of_sample = _make_tokenizer(steps).encode("one two three").ids
+        splits_words = len(words_of_sample) == 3
         # `without` renames the entries that no merge produces. None of these entries may be an input of a
         # merge, because a merge names its inputs by their old names.
         merge_inputs = {entry for pair in self._ranks for entry in pair}
         merges_stay_valid = merge_inputs.isdisjoint(self._never_produced.values())
-        # An added pre-tokenizer has an effect only if transformers uses the one stored in tokenizer.json.
+        # An added pre-tokenizer has an effect only if transformers uses the one stored in tokenizer.json. To
+        # find this out takes longest, so it comes last.
         return splits_words and merges_stay_valid and self._uses_stored_steps()
 
     @cached_property
@@ -370,7 +401,8 @@ class EditableVocabulary:
         added_ids = {added["id"] for added in self._document.get("added_tokens", ())}
 
         def is_produced(token_id: int, entry: str) -> bool:
-            return len(entry) == 1 or token_id in added_ids or len(merging.tokenize(entry)) <= 1
+            needs_no_merge = len(entry) == 1 or token_id in added_ids
+            return needs_no_merge or len(merging.tokenize(entry)) <= 1
 
         return {
             token_id: entry for token_id, entry in self._entries.items() if not is_produced(token_id, entry)
@@ -378,18 +410,23 @@ class EditableVocabulary:
 
 
 def _is_concatenation(text: str, entries: Collection[str]) -> bool:
-    reachable = [True]  # item n says whether the first n characters can be divided into entries
+    can_divide = [True]  # item n says whether the first n characters can be divided into entries
     for end in range(1, len(text) + 1):
-        reachable.append(any(reachable[start] and text[start:end] in entries for start in range(end)))
-    return reachable[-1]
+        # The last entry may begin at any place up to which the text can be divided.
+        can_divide.append(any(can_divide[start] and text[start:end] in entries for start in range(end)))
+    return can_divide[-1]
 
 
 def merge_pairs(model: Mapping[str, Any]) -> list[Pair] | None:
     """Return the merges of a byte pair encoding by ascending rank; None if the model has no merges."""
     if "merges" not in model:
         return None
-    pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
-    return [(left, right) for left, right in pairs]
+    pairs = []
+    for merge in model["merges"]:
+        # Stored as "left right" in older files, and as [left, right] in newer ones.
+        left, right = merge.split(" ") if isinstance(merge, str) else merge
+        pairs.append((left, right))
+    return pairs
 
 
 def rename_entries(model: dict[str, Any], new_names: Mapping[int, str]) -> dict[str, Any]:
@@ -403,7 +440,7 @@ def rename_entries(model: dict[str, Any], new_names: Mapping[int, str]) -> dict[
     renamed: Any
     if isinstance(vocabulary, dict):
         renamed = {new_names.get(token_id, entry): token_id for entry, token_id in vocabulary.items()}
-    else:
+    else:  # of the kind Unigram: entries with scores, in the order of ids
         renamed = [
             [new_names.get(token_id, entry), score] for token_id, (entry, score) in enumerate(vocabulary)
         ]
@@ -444,19 +481,19 @@ def make_specials_plain(document: dict[str, Any], ids: Sequence[int], pad_id: in
         entries |= outside_vocabulary
     # Rename entries that the vocabulary would still match in a text, although they are no longer added
     # tokens. The new names contain a space, so they are safe only if no space reaches the vocabulary.
-    edited = document | {"model": model}
+    with_entries = document | {"model": model}
     ids_to_rename = [
         token_id
         for token_id in ids
-        if token_id == pad_id or _is_produced_from_text(edited, entries[token_id])
+        if token_id == pad_id or _is_produced_from_text(with_entries, entries[token_id])
     ]
-    new_names = _make_unreachable_names(ids_to_rename)
-    if new_names and not _removes_spaces(document):
-        token_id = next(iter(new_names))
+    if ids_to_rename and not _removes_spaces(document):
+        token_id = ids_to_rename[0]
         raise RepairError(
             f"{name_entry(entries[token_id], token_id)} cannot become plain text: the vocabulary would "
             "still match its text, and the entry cannot be renamed, because a text could contain any new name"
         )
+    new_names = _make_unreachable_names(ids_to_rename)
     for token_id, name in new_names.items():
         if model.get("unk_token") == entries[token_id]:
             model = model | {"unk_token": name}  # the model names its unknown token by its string
@@ -477,8 +514,8 @@ def _add_entries(model: dict[str, Any], new_entries: Mapping[int, str], ids: Seq
     """Return the ``model`` part of a tokenizer.json with entries added to its vocabulary.
 
     The vocabulary is a dict of token ids or, in a Unigram model, a list of entries with scores, in which the
-    token id is the index. In a Unigram model, the new entries get the lowest score, so that the tokenizer
-    prefers other entries.
+    token id is the index. ``new_entries`` is keyed by token id, in ascending order. ``ids`` are those of the
+    tokens that are to become plain text, one of which the error message names.
     """
     vocabulary = model["vocab"]
     if isinstance(vocabulary, dict):
@@ -490,8 +527,10 @@ def _add_entries(model: dict[str, Any], new_entries: Mapping[int, str], ids: Seq
             f"{name_entry(new_entries[token_id], token_id)} cannot become plain text: the ids of the added "
             "tokens have gaps, so the ids of other tokens would change"
         )
+    # With the lowest score, the tokenizer prefers all other entries.
     lowest_score = min(score for _entry, score in vocabulary)
-    return model | {"vocab": [*vocabulary, *([entry, lowest_score] for entry in new_entries.values())]}
+    scored_entries = [[entry, lowest_score] for entry in new_entries.values()]
+    return model | {"vocab": [*vocabulary, *scored_entries]}
 
 
 def _is_produced_from_text(document: Mapping[str, Any], entry: str) -> bool:
@@ -505,12 +544,13 @@ def _is_produced_from_text(document: Mapping[str, Any], entry: str) -> bool:
         return bool(model.get("ignore_merges"))
     # Unigram can produce the entry wherever its text occurs. Without a pre-tokenizer, nothing divides the
     # text, so other models can produce the entry too.
-    is_unigram = isinstance(model["vocab"], list)
+    is_unigram = isinstance(model["vocab"], list)  # other kinds have a dict
     if is_unigram or document.get("pre_tokenizer") is None:
         return True
     # WordPiece and WordLevel can produce the entry only if the pre-tokenizer keeps its text in one piece. The
     # piece may be longer than the text, for example if the pre-tokenizer adds a word mark.
     pre_tokenizer = _make_tokenizer({"pre_tokenizer": document["pre_tokenizer"]}).pre_tokenizer
+    # In a text, an entry that continues a word has no prefix such as ``##``.
     text = entry.removeprefix(str(model.get("continuing_subword_prefix") or ""))
     return any(text in piece for piece, _span in pre_tokenizer.pre_tokenize_str(text))
 
@@ -526,19 +566,25 @@ def cut_like_wordpiece(entry: str, entries: Collection[str], prefix: str) -> lis
     Returns:
         The pieces; None if a part of the text is not in the vocabulary.
     """
+    # An entry that is nothing but the prefix is a word of its own.
     continues_word = bool(prefix) and entry.startswith(prefix) and len(entry) > len(prefix)
     text = entry.removeprefix(prefix) if continues_word else entry
     pieces: list[str] = []
     start = 0
     while start < len(text):
-        mark = prefix if start or continues_word else ""
-        ends = range(len(text), start, -1)
-        end = next((end for end in ends if mark + text[start:end] in entries), None)
+        begins_word = start == 0 and not continues_word
+        mark = "" if begins_word else prefix
+        longest_first = range(len(text), start, -1)
+        end = next((end for end in longest_first if mark + text[start:end] in entries), None)
         if end is None:
             return None
         pieces.append(mark + text[start:end])
         start = end
     return pieces
+
+
+def _is_merged(entry: str, ranks: Mapping[Pair, int]) -> bool:
+    return len(_merge_characters(entry, ranks)) == 1
 
 
 def _merge_characters(text: str, ranks: Mapping[Pair, int]) -> list[str]:
@@ -547,8 +593,8 @@ def _merge_characters(text: str, ranks: Mapping[Pair, int]) -> list[str]:
     while len(pieces) > 1:
         pair_ranks = [ranks.get(pair, math.inf) for pair in pairwise(pieces)]
         lowest = min(pair_ranks)
-        if math.isinf(lowest):
+        if math.isinf(lowest):  # no pair can be merged
             break
-        left = pair_ranks.index(lowest)
+        left = pair_ranks.index(lowest)  # the leftmost, if the pair occurs several times
         pieces[left : left + 2] = [pieces[left] + pieces[left + 1]]
     return pieces

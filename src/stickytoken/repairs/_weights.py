@@ -44,6 +44,7 @@ def find_token_tables(folder: Path, route: str | None) -> list[TokenRows]:
     Raises:
         RepairError: the folder has no table of token embeddings, or no row can be written into the table.
     """
+    # A module may have a folder of its own.
     for adapter in (folder / "adapter_config.json", *folder.glob("*/adapter_config.json")):
         if adapter.is_file():
             raise RepairError(
@@ -74,7 +75,8 @@ def find_token_tables(folder: Path, route: str | None) -> list[TokenRows]:
 
 
 def _find_token_module(folder: Path, route: str | None) -> tuple[Path, str]:
-    if not (folder / MODULES_FILE).is_file():
+    """Return the folder and the kind of the module that has the token embeddings; no kind without modules."""
+    if not (folder / MODULES_FILE).is_file():  # a transformers model, whose files are in the folder itself
         return folder, ""
     modules = list(modules_on_route(folder, route, str(folder)))
     for module, kind in modules:
@@ -107,13 +109,13 @@ def _find_stored_inputs(module: Path, tensors: Sequence[StoredTensor]) -> list[S
 
     def has_matching_name(tensor: StoredTensor) -> bool:
         # In a weight file, the name of a parameter may be prefixed with the name of an enclosing model, or
-        # lack the prefix that the parameter has in the model that transformers builds.
-        return any(
-            f".{tensor.name}".endswith(f".{name}") or name.endswith(f".{tensor.name}") for name in names
-        )
+        # lack the prefix that the parameter has in the model that transformers builds. The dots make sure
+        # that whole parts of the names are compared.
+        dotted = f".{tensor.name}"
+        return any(dotted.endswith(f".{name}") or f".{name}".endswith(dotted) for name in names)
 
     matrices = [tensor for tensor in fitting if has_matching_name(tensor)]
-    if not matrices and len(fitting) != 1:
+    if not matrices and len(fitting) != 1:  # neither the names nor the shape decide
         listed = ", ".join(tensor.name for tensor in fitting[:_NAMED_TENSORS]) or "none"
         raise RepairError(
             f"the input embeddings in {module} were not found: its configuration requires the shape "
@@ -130,9 +132,9 @@ def _read_tensors(module: Path) -> list[StoredTensor]:
         return read_stored_tensors(weights)
     if not index.is_file():
         return []
-    shards = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
+    file_by_tensor: dict[str, str] = json.loads(index.read_text("utf-8"))["weight_map"]
     tensors: list[StoredTensor] = []
-    for name in shards:
+    for name in sorted(set(file_by_tensor.values())):
         file = module / name
         if not file.is_file():
             raise RepairError(f"{module} is incomplete: {index.name} names {name}, which is missing")
@@ -161,21 +163,22 @@ def write_rows(
     rows_by_table = {table.matrix.name: _convert_rows(rows, table) for table in tables}
     folded_tables = [table for table in tables if table.folded]
     if folded_tables:
-        (folded_table,) = folded_tables
+        (folded_table,) = folded_tables  # the only table, see above
         _write_as_plain_matrix(target, folded_table, rows_by_table[folded_table.matrix.name])
     else:
         shutil.copyfile(source, target)
-        with target.open("r+b") as stream:
+        with target.open("r+b") as stream:  # overwrites bytes in place
             for table in tables:
                 for token_id, row in rows_by_table[table.matrix.name].items():
                     stream.seek(table.matrix.start + token_id * table.matrix.row_bytes)
-                    stream.write(row.view(torch.uint8).numpy().tobytes())
+                    row_as_bytes = row.view(torch.uint8)  # because numpy has no bfloat16
+                    stream.write(row_as_bytes.numpy().tobytes())
     shutil.copymode(source, target)
 
 
 def _convert_rows(rows: Mapping[int, NDArray[np.float32]], table: TokenRows) -> dict[int, torch.Tensor]:
     """Return the rows in the data type of a table, keyed by token id; raise a RepairError if one can't be."""
-    kind = FLOATING_TYPES[table.dtype]
+    type_name = FLOATING_TYPES[table.dtype]
     converted_rows = {}
     for token_id, row in rows.items():
         if row.shape != (table.width,):
@@ -183,24 +186,27 @@ def _convert_rows(rows: Mapping[int, NDArray[np.float32]], table: TokenRows) -> 
                 f"the row of token {token_id} has the shape {row.shape}, but the rows of {table.matrix.name} "
                 f"have {table.width} numbers"
             )
-        converted_rows[token_id] = torch.from_numpy(row.copy()).to(getattr(torch, kind))
-        if not bool(converted_rows[token_id].isfinite().all()):
-            raise RepairError(f"the row of token {token_id} is not finite in {kind}")
+        # torch warns about an array that is read-only, which a copy is not.
+        converted_row = torch.from_numpy(row.copy()).to(getattr(torch, type_name))
+        if not bool(converted_row.isfinite().all()):  # a large number becomes infinite in float16
+            raise RepairError(f"the row of token {token_id} is not finite in {type_name}")
+        converted_rows[token_id] = converted_row
     return converted_rows
 
 
 def _write_as_plain_matrix(target: Path, table: TokenRows, new_rows: Mapping[int, torch.Tensor]) -> None:
-    """Write a weight file in which each token has a row of its own, which rows in the old file share."""
+    """Write a copy of a folded table's weight file in which each token has an unweighted row of its own."""
     source = table.matrix.file
     with safe_open(source, framework="pt") as file:
         metadata = file.metadata()
     tensors = load_file(source)
-    # `TokenRows.read` applies the mapping and the weights to the rows, so neither is stored any more.
+    dtype = getattr(torch, FLOATING_TYPES[table.dtype])
+    # The rows of all tokens, shape (V, D), with the mapping and the weights applied. So neither is stored any
+    # more.
+    matrix = torch.from_numpy(table.read(0, len(table))).to(dtype)
     for dropped_tensor in (table.mapping, table.weights):
         if dropped_tensor is not None:
             del tensors[dropped_tensor.name]
-    dtype = getattr(torch, FLOATING_TYPES[table.dtype])
-    matrix = torch.from_numpy(table.read(0, len(table))).to(dtype)
     for token_id, row in new_rows.items():
         matrix[token_id] = row
     tensors[table.matrix.name] = matrix.contiguous()

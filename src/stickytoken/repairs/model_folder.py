@@ -59,23 +59,27 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
 
     tokenizer_files = edit_tokenizer(source, edit)
     tables_by_file = _find_tables(source, edit)
-    # Modules without token embeddings keep all their weight files, such as the pytorch_model.bin of a Dense
-    # module.
-    edited_folders = {source, *(file.parent for file in tables_by_file)}
+    folders_with_new_rows = set()
+    if edit.rows:
+        # Modules without token embeddings keep all their weight files, such as the pytorch_model.bin of a
+        # Dense module.
+        folders_with_new_rows = {source, *(file.parent for file in tables_by_file)}
 
-    def ignored_names(folder: str, names: list[str]) -> set[str]:
-        ignored = set()
+    def list_names_to_skip(folder_name: str, names: list[str]) -> set[str]:
+        """Return which files and folders in a folder of the model `copytree` must not copy."""
+        folder = Path(folder_name)
+        skipped = set(_NOT_OF_THE_MODEL) if folder == source else set()
         for name in names:
-            path = Path(folder, name)
-            is_written_separately = path in tables_by_file
-            is_outdated = bool(edit.rows) and Path(folder) in edited_folders and _is_other_weights(path)
-            if is_written_separately or is_outdated:
-                ignored.add(name)
-        return ignored | _NOT_OF_THE_MODEL if Path(folder) == source else ignored
+            path = folder / name
+            is_written_below = path in tables_by_file
+            is_outdated = folder in folders_with_new_rows and _is_other_weights(path)
+            if is_written_below or is_outdated:
+                skipped.add(name)
+        return skipped
 
     try:
         # `copytree` replaces symbolic links with copies of the files or folders that they point to.
-        shutil.copytree(source, target, ignore=ignored_names)
+        shutil.copytree(source, target, ignore=list_names_to_skip)
 
         # The original may be read-only, but the copy must be writable.
         subfolders = [path for path in target.rglob("*") if path.is_dir()]
@@ -96,6 +100,7 @@ def _find_tables(source: Path, edit: ModelEdit) -> dict[Path, list[TokenRows]]:
     tables_by_file: dict[Path, list[TokenRows]] = {}
     if not edit.rows:
         return tables_by_file
+    # A model that stores its embeddings more than once has several tables, perhaps in one file.
     for table in find_token_tables(source, edit.route):
         for token_id in edit.rows:
             if not 0 <= token_id < len(table):
@@ -114,17 +119,19 @@ def _is_other_weights(path: Path) -> bool:
 
 
 def _describe_failure(error: OSError) -> str:
+    """Return why a model could not be written, and what to do if the disk is full."""
     code = error.errno
     reason = error.strerror or str(error)
     if isinstance(error, shutil.Error):
-        # The argument of the error lists the source, target and message of each failed copy. A message looks
-        # like "[Errno 28] No space left on device: 'a' -> 'b'".
+        # `copytree` collects the source, target and message of each failed copy. A message looks like
+        # "[Errno 28] No space left on device: 'a' -> 'b'", and the first one is enough.
         code = None
-        reason = str(error.args[0][0][-1])
-        message = re.match(r"\[Errno (\d+)\] (.+?)(: |$)", reason)
-        if message is not None:
-            code = int(message[1])
-            reason = message[2]
+        failed_copies = error.args[0]
+        reason = str(failed_copies[0][-1])
+        parts = re.match(r"\[Errno (\d+)\] (.+?)(: |$)", reason)
+        if parts is not None:
+            code = int(parts[1])
+            reason = parts[2]
     if code in (errno.ENOSPC, errno.EDQUOT):
         return "the disk is full; free some space and run the same command again"
     return reason
@@ -182,19 +189,20 @@ class RepairableModel(NamedTuple):
         # The module that reads the texts. Its folder holds both the tokenizer and the token embeddings, so
         # every route through this module shares both.
         repaired_module = text_module(self.folder, self.encoder.name, self.named_route)
-        sentences = [f"repaired the route {measured_route!r}, which the run measured"]
+        statements = [f"repaired the route {measured_route!r}, which the run measured"]
         for route in other_routes:
-            module_folders = dict(modules_on_route(self.folder, route, self.encoder.name))
+            modules = modules_on_route(self.folder, route, self.encoder.name)
+            module_folders = {folder for folder, _kind in modules}
             if repaired_module.folder in module_folders:
-                sentences.append(
+                statements.append(
                     f"the route {route!r} has the same embeddings and tokenizer, so it changes too"
                 )
             else:
-                sentences.append(
+                statements.append(
                     f"the route {route!r} does not change: to repair it too, detect the repaired model with "
                     f"--route {route}"
                 )
-        return "; ".join(sentences)
+        return "; ".join(statements)
 
 
 def require_repairable(encoder: Encoder) -> RepairableModel:
@@ -247,9 +255,9 @@ def workshop(out: Path) -> Iterator[Path]:
                 yield model
             finally:
                 clear_workshop(out)
-    except StickyTokenError as error:
+    except StickyTokenError as error:  # also one that the with block of the caller raises
         message = str(error).replace(str(model), str(out)).replace(str(hidden), str(out))
-        if message == str(error):
+        if message == str(error):  # it names neither, so the error stays as it is
             raise
         raise type(error)(message) from error
 

@@ -103,10 +103,13 @@ class Repair:
         route = self.record.settings.get("route")
         tokenize_before = _tokenize_function(original_folder, route)
         tokenize_after = _tokenize_function(self.path, route)
+        # The run's model puts its prompt before every text.
         prompt = str(self.record.identity_parts.get("encoder", {}).get("prompt", ""))
-        # Ids that the tokenizer no longer produces from text, and ids that it still produces.
-        unreached = {token.token_id for token in self.record.tokens if token.strategy in TOKENIZER_STRATEGIES}
-        with_new_rows = {token.token_id for token in self.record.tokens} - unreached
+        # Tokens that the edited tokenizer no longer produces from text, and tokens that have a new row.
+        unreachable_ids = {
+            token.token_id for token in self.record.tokens if token.strategy in TOKENIZER_STRATEGIES
+        }
+        changed_row_ids = {token.token_id for token in self.record.tokens} - unreachable_ids
         affected_rows = []
         index = 0
         for batch in _batches(texts, ids):
@@ -114,10 +117,11 @@ class Repair:
             before = tokenize_before(inputs)
             after = tokenize_after(inputs)
             for (_text, name), old_ids, new_ids in zip(batch, before, after, strict=True):
-                repaired_ids = with_new_rows & set(new_ids)
+                repaired_ids = changed_row_ids & set(new_ids)
                 if old_ids != new_ids or repaired_ids:
+                    # With counts: the text may keep one occurrence, such as the [CLS] before every text.
                     no_longer_read = Counter(old_ids) - Counter(new_ids)
-                    repaired_ids |= unreached & no_longer_read.keys()
+                    repaired_ids |= unreachable_ids & no_longer_read.keys()
                     affected_rows.append({"index": index, "id": name, "tokens": sorted(repaired_ids)})
                 index += 1
         schema: dict[str, Any] = {"index": pl.UInt32, "id": pl.String, "tokens": pl.List(pl.UInt32)}
@@ -131,8 +135,9 @@ class Repair:
 
 def _batches(texts: Iterable[str], ids: Iterable[str] | None) -> Iterator[list[tuple[str, str | None]]]:
     """Yield the texts in batches, each text with its name, or with None if there are no names."""
-    every_id: Iterable[str | None] = repeat(None) if ids is None else ids
-    named_texts = zip(texts, every_id, strict=ids is not None)
+    # Texts without names get None, which is repeated without end, so that the lengths can't be compared.
+    names: Iterable[str | None] = repeat(None) if ids is None else ids
+    named_texts = zip(texts, names, strict=ids is not None)
     try:
         while batch := list(islice(named_texts, _BATCH)):
             yield batch
@@ -147,15 +152,15 @@ def _tokenize_function(folder: Path, route: str | None) -> Callable[[Sequence[st
 
     tokenizer = user_tokenizer(folder, str(folder), route=route)
 
-    # sentence-transformers calls the tokenizer of a static model without special tokens. This tokenizer
-    # truncates texts if its tokenizer.json says so.
+    # A static model has a tokenizer of the library `tokenizers`, which sentence-transformers calls without
+    # special tokens. It truncates texts if its tokenizer.json says so.
     def ids_by_tokenizers(texts: Sequence[str]) -> list[list[int]]:
         encodings = tokenizer.encode_batch(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
     # A transformers tokenizer adds special tokens, and truncates texts only if it is told to.
     def ids_by_transformers(texts: Sequence[str]) -> list[list[int]]:
-        length = tokenizer.model_max_length
+        length = tokenizer.model_max_length  # a huge number if there is no limit
         options = {"truncation": True, "max_length": int(length)} if length < NO_LIMIT else {}
         ids: list[list[int]] = tokenizer(list(texts), **options)["input_ids"]
         return ids
@@ -196,7 +201,7 @@ class Affected:
 def require_documents(path: Path | None, column: ColumnChoice) -> None:
     """Raise an InputError if the file of documents cannot be used, or a column is named without a file."""
     if path is not None:
-        open_documents(path, NamedColumns(column))
+        open_documents(path, NamedColumns(column))  # raises the error; the documents are read later
     elif columns_of(column).names:
         names = ", ".join(columns_of(column).names)
         raise InputError(f"--column {names!r} is given without --affected: pass --affected too")
@@ -220,8 +225,9 @@ def find_affected_in(path: Path, column: ColumnChoice, repair: Repair, original:
         else:  # a record without text keeps its place, so that the indices are those of the file
             texts.append("")
             ids.append(record.place)
-    folder = require_repairable(require_ids(original, "repair")).folder
-    affected = repair.affected(texts, folder, ids)
+    original_folder = require_repairable(require_ids(original, "repair")).folder
+    affected = repair.affected(texts, original_folder, ids)
+    folder = repair.path.parent
     name = f"{repair.path.name}-affected.parquet"
-    store.ResultFolder(repair.path.parent).write_table(name, affected)
-    return Affected(str(repair.path.parent / name), len(texts), len(affected))
+    store.ResultFolder(folder).write_table(name, affected)
+    return Affected(str(folder / name), documents=len(texts), count=len(affected))

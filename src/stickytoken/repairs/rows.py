@@ -64,11 +64,12 @@ def make_related_rows(
             "the model does not expose its embedding matrix, so no new row can be made: use the strategy "
             "unreachable"
         )
-    matrix: Rows = embedding.weight.detach().float().cpu().numpy()
+    matrix: Rows = embedding.weight.detach().float().cpu().numpy()  # shape (V, D)
     for token_id in ids:
         if not 0 <= token_id < len(matrix):
             raise RepairError(f"the model has no token id {token_id}: name an entry of its vocabulary")
     tokenizer = model.tokenizer
+    # A tokenizer of transformers wraps one of the library `tokenizers`, which a static model has itself.
     backend = tokenizer if isinstance(tokenizer, Tokenizer) else getattr(tokenizer, "backend_tokenizer", None)
     if not isinstance(backend, Tokenizer):
         raise RepairError(
@@ -89,19 +90,23 @@ def make_related_rows(
     # sample may be a piece of an entry that needs a row.
     pieces_of_sample = cut_into_pieces(backend, sample_ids, excluded=not_used)
     pieces_of_ids = cut_into_pieces(backend, ids, excluded=not_used)
+    # First the entries of the sample, whose rows are known, and then those that need a row.
     from_relatives, from_pieces = _predict_deviations(
         matrix, mean_row, known_ids, spellings, [*sample_ids, *ids], pieces_of_sample | pieces_of_ids
     )
-    size = len(sample_ids)
+    sample_size = len(sample_ids)
     weight_of_relatives, weight_of_pieces = _fit_weights(
-        from_relatives[:size], from_pieces[:size], matrix[sample_ids] - mean_row
+        from_relatives[:sample_size], from_pieces[:sample_size], matrix[sample_ids] - mean_row
     )
-    deviations = weight_of_relatives * from_relatives[size:] + weight_of_pieces * from_pieces[size:]
-    typical_length = float(np.median(np.linalg.norm(matrix[known_ids] - mean_row, axis=1)))
+    deviations = (
+        weight_of_relatives * from_relatives[sample_size:] + weight_of_pieces * from_pieces[sample_size:]
+    )
+    known_lengths = np.linalg.norm(matrix[known_ids] - mean_row, axis=1)
+    typical_length = float(np.median(known_lengths))
     rows = {}
     for token_id, deviation in zip(ids, deviations, strict=True):
         length = float(np.linalg.norm(deviation))
-        if length > 0:
+        if length > 0:  # zero without relatives and pieces
             # Averaging shrinks the deviation, so it is rescaled to the median length of all deviations.
             rows[token_id] = (mean_row + deviation * (typical_length / length)).astype(np.float32)
     if ids and not rows:
@@ -122,7 +127,7 @@ def _spell_entries(backend: Tokenizer, ids: Sequence[int], row_count: int) -> di
         The spellings, keyed by token id. Each spelling ends with ``>``, and begins with ``<`` unless the
         entry continues a word: ``river`` becomes ``<river>``, and ``##er`` becomes ``er>``.
     """
-    asked_ids = set(ids)
+    given_ids = set(ids)
     added_ids = set(backend.get_added_tokens_decoder())
     plain_ids = [
         token_id
@@ -130,12 +135,12 @@ def _spell_entries(backend: Tokenizer, ids: Sequence[int], row_count: int) -> di
         if token_id < row_count and token_id not in added_ids
     ]
     spellings = {}
-    for token_id in [*plain_ids, *added_ids & asked_ids]:
+    for token_id in [*plain_ids, *added_ids & given_ids]:
         continues_word = (backend.id_to_token(token_id) or "").startswith("##")
         decoded = backend.decode([token_id], skip_special_tokens=False)
         text = decoded.removeprefix("##").strip().lower()
         has_letter = any(character.isalpha() for character in text)
-        if token_id in asked_ids or has_letter:
+        if token_id in given_ids or has_letter:
             spellings[token_id] = f"{text}>" if continues_word else f"<{text}>"
     return spellings
 
@@ -161,24 +166,25 @@ def _predict_deviations(
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     vectorizer = TfidfVectorizer(analyzer="char", ngram_range=(2, 5), lowercase=False, dtype=np.float32)
+    # The vectors have the length 1, so their products are cosines.
     known_vectors = vectorizer.fit_transform([spellings[token_id] for token_id in known_ids.tolist()])
-    columns = {token_id: column for column, token_id in enumerate(known_ids.tolist())}
+    index_of_known = {token_id: index for index, token_id in enumerate(known_ids.tolist())}
     from_relatives = np.zeros((len(ids), len(mean_row)), dtype=np.float32)
     from_pieces = np.zeros_like(from_relatives)
     for start in range(0, len(ids), _COMPARED_TOGETHER):
         chunk = ids[start : start + _COMPARED_TOGETHER]
         vectors = vectorizer.transform([spellings[token_id] for token_id in chunk])
-        similarities_of_chunk = (vectors @ known_vectors.T).toarray()
+        cosines_of_chunk = (vectors @ known_vectors.T).toarray()  # shape (chunk, known entries)
         for index_in_chunk, token_id in enumerate(chunk):
             index = start + index_in_chunk
-            similarities = similarities_of_chunk[index_in_chunk]
-            if token_id in columns:  # no entry is its own relative
-                similarities[columns[token_id]] = 0
-            relatives = np.argsort(-similarities, kind="stable")[:_RELATIVES]  # indices into `known_ids`
-            weights = similarities[relatives] ** 2
+            cosines = cosines_of_chunk[index_in_chunk]
+            if token_id in index_of_known:  # no entry is its own relative
+                cosines[index_of_known[token_id]] = 0
+            relatives = np.argsort(-cosines, kind="stable")[:_RELATIVES]  # indices into `known_ids`
+            weights = cosines[relatives] ** 2
             total = weights.sum()
-            if total:
-                deviations = matrix[known_ids[relatives]] - mean_row
+            if total:  # zero if no known entry has an n-gram in common
+                deviations = matrix[known_ids[relatives]] - mean_row  # shape (relatives, D)
                 from_relatives[index] = (weights / total) @ deviations
             if pieces[token_id]:
                 from_pieces[index] = matrix[list(pieces[token_id])].mean(axis=0) - mean_row
@@ -186,13 +192,17 @@ def _predict_deviations(
 
 
 def _fit_weights(from_relatives: Rows, from_pieces: Rows, deviations: Rows) -> tuple[float, float]:
-    """Return the weights of relatives and pieces that fit the deviations best, neither of them negative."""
+    """Return the weights of relatives and pieces that fit the deviations best, neither of them negative.
+
+    All arrays have the shape (entries, D): the two predictions, and how the rows deviate from the mean row.
+    """
     from scipy.optimize import nnls
 
     # A prediction is zero for an entry without relatives or pieces.
     has_both = from_relatives.any(axis=1) & from_pieces.any(axis=1)
     if not has_both.any():
         return 1.0, 1.0  # nothing to fit; the length of a prediction is rescaled anyway
+    # Every number of every row is one observation.
     regressors = np.stack([from_relatives[has_both].ravel(), from_pieces[has_both].ravel()], axis=1)
     target = deviations[has_both].ravel()
     weights, _residual = nnls(regressors.astype(np.float64), target.astype(np.float64))
@@ -223,20 +233,14 @@ def cut_into_pieces(
     names = _find_names(backend, ids)
     pipeline = json.loads(backend.to_str())
     added_ids = {added["id"] for added in pipeline["added_tokens"]}
-    # The entries are renamed in this model, so that it cuts their text into other entries. Ids stay the same.
-    removed_names = names | _find_names(backend, excluded)
-    model = rename_entries(
-        pipeline["model"], {token_id: f"{_REMOVED}{token_id}" for token_id in removed_names}
-    )
-    pairs = merge_pairs(model)
-    if pairs is not None:
-        removed = set(removed_names.values())
-        model["merges"] = [list(pair) for pair in pairs if removed.isdisjoint((*pair, "".join(pair)))]
+    model = _remove_entries(pipeline["model"], names | _find_names(backend, excluded))
+    # A Unigram model, whose vocabulary is a list, names its unknown token by id, the other kinds by string.
     if isinstance(model["vocab"], list):
         unknown_id = model.get("unk_id")
     else:
         unknown_token = model.get("unk_token")
         unknown_id = None if unknown_token is None else backend.token_to_id(unknown_token)
+    # Entries are not texts: no other step of the tokenizer may change them.
     other_steps = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")
     only_model: dict[str, Any] = {
         "version": "1.0",
@@ -261,10 +265,25 @@ def cut_into_pieces(
     return pieces
 
 
+def _remove_entries(model: dict[str, Any], removed_names: Mapping[int, str]) -> dict[str, Any]:
+    """Return the ``model`` part of a tokenizer.json that cuts the text of some entries into other entries.
+
+    The entries are renamed rather than deleted, so that all ids stay the same.
+    """
+    new_names = {token_id: f"{_REMOVED}{token_id}" for token_id in removed_names}
+    renamed_model = rename_entries(model, new_names)
+    pairs = merge_pairs(renamed_model)
+    if pairs is not None:  # a merge names its entries, so those that use or produce a removed one must go
+        removed = set(removed_names.values())
+        remaining = [list(pair) for pair in pairs if removed.isdisjoint((*pair, "".join(pair)))]
+        renamed_model["merges"] = remaining
+    return renamed_model
+
+
 def _find_names(backend: Tokenizer, ids: Iterable[int]) -> dict[int, str]:
     names = {}
     for token_id in ids:
         name = backend.id_to_token(token_id)
-        if name is not None:
+        if name is not None:  # ids may have gaps
             names[token_id] = name
     return names

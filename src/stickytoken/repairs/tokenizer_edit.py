@@ -96,9 +96,9 @@ class Pipeline:
         """
         if self.tokenizer is None:  # the library `tokenizers` always follows tokenizer.json
             return True
-        normalizer = {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}
+        unusual_normalizer = {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}
         model = {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}
-        document = {"version": "1.0", "added_tokens": [], "normalizer": normalizer, "model": model}
+        document = {"version": "1.0", "added_tokens": [], "normalizer": unusual_normalizer, "model": model}
         # Edited tokenizers are written with this class, but the model type may override it.
         tokenizer_config = b'{"tokenizer_class": "PreTrainedTokenizerFast"}'
         files = {_TOKENIZER_FILE: json.dumps(document).encode(), _TOKENIZER_CONFIG_FILE: tokenizer_config}
@@ -107,7 +107,7 @@ class Pipeline:
         except RepairError:
             return False
         loaded = json.loads(tokenizer.backend_tokenizer.to_str())
-        return bool(loaded["normalizer"] == normalizer)
+        return bool(loaded["normalizer"] == unusual_normalizer)
 
 
 def read_pipeline(model: Path, route: str | None = None) -> Pipeline:
@@ -125,7 +125,7 @@ def read_pipeline(model: Path, route: str | None = None) -> Pipeline:
     module = text_module(model, str(model), route)
     folder = module.folder
     path = folder / _TOKENIZER_FILE
-    stored = read_object(path) or None
+    stored = read_object(path) or None  # empty if there is no file
     has_config = any((folder / name).is_file() for name in (_TOKENIZER_CONFIG_FILE, "config.json"))
     # Static models load tokenizer.json without transformers, and transformers cannot load a tokenizer without
     # a configuration. In both cases, tokenizer.json is loaded with the tokenizers library.
@@ -146,7 +146,8 @@ def _load_with_transformers(folder: Path) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
     except Exception as error:  # tokenizer classes raise different errors for damaged files
-        reason = " ".join(str(error).split())[:_SHOWN_ERROR] or type(error).__name__
+        message = " ".join(str(error).split())[:_SHOWN_ERROR]  # on one line
+        reason = message or type(error).__name__
         raise RepairError(f"the tokenizer in {folder} cannot be loaded: {reason}") from error
     if not isinstance(getattr(tokenizer, "backend_tokenizer", None), Tokenizer):
         raise RepairError(
@@ -157,14 +158,17 @@ def _load_with_transformers(folder: Path) -> Any:
 
 
 def _load_edited_tokenizer(files: Mapping[str, bytes], model: Path) -> Any:
-    """Load the tokenizer in these files, as transformers would beside the config.json of a model."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    """Load the tokenizer in these files, as transformers would beside the config.json of a model.
+
+    ``files`` has the contents of the files, keyed by name.
+    """
+    with tempfile.TemporaryDirectory() as folder_name:
+        folder = Path(folder_name)
         config = model / "config.json"
         if config.is_file():
             shutil.copyfile(config, folder / config.name)
-        for file_name, content in files.items():
-            (folder / file_name).write_bytes(content)
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
         return _load_with_transformers(folder)
 
 
@@ -181,7 +185,8 @@ def reasons_against_splitting(
 ) -> dict[int, str | None]:
     """Return why each entry cannot be made unreachable by splitting its text into other tokens.
 
-    Entries are tested one after another, each together with all entries accepted so far.
+    Entries are tested one after another, each together with all entries accepted so far, because one may be
+    a piece of another.
 
     Args:
         folder: folder of the model.
@@ -198,7 +203,7 @@ def reasons_against_splitting(
     vocabulary = _tokenizer_json.EditableVocabulary(pipeline.document, pipeline.uses_stored_steps)
     accepted: list[int] = []
     reasons: dict[int, str | None] = {}
-    for token_id in dict.fromkeys(ids):
+    for token_id in dict.fromkeys(ids):  # each once
         reason = vocabulary.reason_against(token_id, accepted)
         reasons[token_id] = reason
         if reason is None:
@@ -230,11 +235,12 @@ def edit_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
     entries = _tokenizer_json.entries_of(pipeline.loaded)
     edited_entries = {token_id: entries[token_id] for token_id in (*edit.unreachable, *edit.plain_specials)}
     # Check that no text produces an edited entry, and that no entry was lost.
-    texts: dict[int, list[str]] = {}
+    texts: dict[int, list[str]] = {}  # that might produce an entry, keyed by its id
     for token_id, entry in edited_entries.items():
         decoded = before.decode([token_id], skip_special_tokens=False)
-        spellings = sorted({entry, decoded, edited.new_names.get(token_id, entry)})
-        texts[token_id] = [attempt.format(spelling) for spelling in spellings for attempt in _ATTEMPTS]
+        new_name = edited.new_names.get(token_id, entry)  # its old name, if it was not renamed
+        spellings = sorted({entry, decoded, new_name})
+        texts[token_id] = [template.format(spelling) for spelling in spellings for template in _ATTEMPTS]
     _require_never_produced(edited_entries, after, edited.document, texts)
     size_before = before.get_vocab_size()
     size_after = after.get_vocab_size()
@@ -245,7 +251,7 @@ def edit_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
         )
     files = _edit_vocabulary_files(pipeline, edited, edit)
     files[_TOKENIZER_FILE] = _encode_json(edited.document)
-    if edited.is_rebuilt and pipeline.tokenizer is not None:
+    if edited.is_rebuilt and pipeline.tokenizer is not None:  # otherwise, the configuration stays as it is
         config = _make_config(pipeline, edited, edit.plain_specials)
         files[_TOKENIZER_CONFIG_FILE] = _encode_json(config)
         stored_roles = read_object(pipeline.folder / _ROLES_FILE)
@@ -254,8 +260,8 @@ def edit_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
         # Check that transformers follows the edited tokenizer.json.
         every_text = [text for texts_of_entry in texts.values() for text in texts_of_entry]
         _require_same_in_transformers(pipeline, after, files, every_text)
-    inside = pipeline.folder.relative_to(folder)
-    return {str(inside / name): content for name, content in files.items()}
+    tokenizer_path = pipeline.folder.relative_to(folder)  # a module may have a folder of its own
+    return {str(tokenizer_path / name): content for name, content in files.items()}
 
 
 def _edit_document(pipeline: Pipeline, edit: ModelEdit) -> EditedTokenizer:
@@ -267,6 +273,7 @@ def _edit_document(pipeline: Pipeline, edit: ModelEdit) -> EditedTokenizer:
     """
     rebuilt_document = pipeline.document
     if pipeline.tokenizer is not None:
+        # transformers may have changed these two when it loaded the tokenizer.
         stored = pipeline.stored or {}
         stored_limits = {key: stored.get(key) for key in ("truncation", "padding")}
         rebuilt_document = pipeline.loaded | stored_limits
@@ -304,9 +311,13 @@ def _require_never_produced(
     document: Mapping[str, Any],
     texts: Mapping[int, Sequence[str]],
 ) -> None:
-    """Raise a RepairError if the edited tokenizer still turns one of the texts of an entry into the entry."""
+    """Raise a RepairError if the edited tokenizer still turns one of the texts of an entry into the entry.
+
+    ``entries`` are the strings of the edited entries, and ``texts`` the texts to try for each, keyed by token
+    id. ``after`` is the edited tokenizer, and ``document`` its tokenizer.json.
+    """
     model = document["model"]
-    # Unknown text still becomes the unknown token, whose own text is plain text.
+    # Unknown text still becomes the unknown token, even if its own text is now plain text.
     unknown_ids = {model.get("unk_id"), after.token_to_id(str(model.get("unk_token")))}
     for token_id in entries.keys() - unknown_ids:
         for text in texts[token_id]:
@@ -419,7 +430,8 @@ def _make_role_settings(
         # Padding needs a token, so the padding token keeps its role under a new name. With the setting
         # split_special_tokens, the tokenizer reads no token that has a role in a text. The setting is meant
         # for the padding token only, so all other tokens lose their roles: the tokenizer still finds them.
-        return dict.fromkeys(roles) | {"pad_token": edited.new_names[pad_id], "split_special_tokens": True}
+        without_roles: dict[str, Any] = dict.fromkeys(roles)  # the value of every role is None
+        return without_roles | {"pad_token": edited.new_names[pad_id], "split_special_tokens": True}
     settings: dict[str, Any] = {role: None if is_plain(token) else token for role, token in roles.items()}
     extra_tokens = [str(token) for token in getattr(tokenizer, "extra_special_tokens", ())]
     remaining_tokens = [token for token in extra_tokens if not is_plain(token)]
@@ -429,20 +441,23 @@ def _make_role_settings(
 
 
 def _keep_remaining_roles(stored_roles: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of special_tokens_map.json with the roles that tokenizer_config.json still gives."""
+    """Return the content of special_tokens_map.json with the roles that tokenizer_config.json still gives.
+
+    ``config`` is the content of tokenizer_config.json after the edit.
+    """
     extra_tokens = set(config.get("additional_special_tokens", ()))
     remaining: dict[str, Any] = {}
     for key, value in stored_roles.items():
         if key in _EXTRA_KEYS:
-            remaining[key] = [token for token in value if _text_of(token) in extra_tokens]
+            remaining[key] = [token for token in value if _get_text(token) in extra_tokens]
         elif key in config:
             # The stored value may have properties besides its text.
-            is_unchanged = _text_of(value) == config[key]
+            is_unchanged = _get_text(value) == config[key]
             remaining[key] = value if is_unchanged else config[key]
     return remaining
 
 
-def _text_of(token: Any) -> Any:
+def _get_text(token: Any) -> Any:
     # Older files store the text of a token alone, newer ones with its properties.
     return token.get("content") if isinstance(token, dict) else token
 
@@ -453,9 +468,13 @@ _UNUSED = 5
 
 
 def _edit_vocabulary_files(pipeline: Pipeline, edited: EditedTokenizer, edit: ModelEdit) -> dict[str, bytes]:
-    """Return the new contents of vocabulary files in older formats, keyed by file name."""
+    """Return the new contents of vocabulary files in older formats, keyed by file name.
+
+    Only files that the folder has, and that the edit changes, are returned.
+    """
     folder = pipeline.folder
     entries = _tokenizer_json.entries_of(pipeline.document)
+    # These files know entries by their strings.
     new_names = {entries[token_id]: name for token_id, name in edited.new_names.items()}
     files: dict[str, bytes] = {}
     if new_names:
@@ -466,7 +485,8 @@ def _edit_vocabulary_files(pipeline: Pipeline, edited: EditedTokenizer, edit: Mo
         first_line = merges_file.read_bytes().decode("utf-8").split("\n", 1)[0]
         lines = [first_line] if first_line.startswith("#version") else []
         lines += [" ".join(pair) for pair in merges]
-        files[merges_file.name] = "\n".join([*lines, ""]).encode()
+        lines.append("")  # the file ends with a newline
+        files[merges_file.name] = "\n".join(lines).encode()
     plain_entries = {entries[token_id] for token_id in edit.plain_specials}
     added_tokens = read_object(folder / "added_tokens.json")
     if plain_entries and added_tokens:
@@ -478,10 +498,15 @@ def _edit_vocabulary_files(pipeline: Pipeline, edited: EditedTokenizer, edit: Mo
 
 
 def _rename_in_files(folder: Path, new_names: Mapping[str, str]) -> dict[str, bytes]:
-    """Rename entries in a folder's vocabulary files; return the new contents, keyed by file name."""
+    """Return the contents of a folder's vocabulary files with renamed entries, keyed by file name.
+
+    ``new_names`` is keyed by the old names.
+    """
     files: dict[str, bytes] = {}
     lines_file = folder / "vocab.txt"
     if lines_file.is_file():
+        # One entry per line, whose number is the token id. Only "\n" ends a line, because an entry may be
+        # another character at which `splitlines` would split.
         lines = lines_file.read_bytes().decode("utf-8").split("\n")
         renamed_lines = [new_names.get(line.rstrip("\r"), line) for line in lines]
         files[lines_file.name] = "\n".join(renamed_lines).encode()
@@ -491,17 +516,20 @@ def _rename_in_files(folder: Path, new_names: Mapping[str, str]) -> dict[str, by
         files["vocab.json"] = json.dumps(renamed, ensure_ascii=False).encode()
     for name in _SENTENCEPIECE_FILES:
         path = folder / name
-        content = _rename_pieces(path.read_bytes(), new_names) if path.is_file() else None
-        if content is not None:
-            files[name] = content
+        if path.is_file():
+            content = _rename_pieces(path.read_bytes(), new_names)
+            if content is not None:
+                files[name] = content
     return files
 
 
 def _rename_pieces(content: bytes, new_names: Mapping[str, str]) -> bytes | None:
     """Rename entries of a SentencePiece model, and mark them as unused.
 
+    ``content`` is the content of its file; ``new_names`` is keyed by the old names.
+
     Returns:
-        The changed model; None if the model has none of the entries, or if the file is not a SentencePiece
+        The changed content; None if the model has none of the entries, or if the file is not a SentencePiece
         model.
     """
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
@@ -514,6 +542,7 @@ def _rename_pieces(content: bytes, new_names: Mapping[str, str]) -> bytes | None
     except DecodeError:
         # A tiktoken file can have the same name as a SentencePiece model.
         return None
+    # Entries of other types, such as control tokens and bytes, keep name and type.
     normal = formats.ModelProto.SentencePiece.NORMAL
     renamed_pieces = [
         piece for piece in model.pieces if piece.piece in new_names and piece.type in (normal, _UNUSED)

@@ -41,10 +41,11 @@ def distances(vectors: NDArray[np.floating], others: NDArray[np.floating]) -> di
     """
     left = np.asarray(vectors, dtype=np.float64)
     right = np.asarray(others, dtype=np.float64)
+    # "...d,...d->..." is the dot product over the last axis, which takes no memory for the products.
     left_norms = np.sqrt(np.einsum("...d,...d->...", left, left))
     right_norms = np.sqrt(np.einsum("...d,...d->...", right, right))
-    norms = left_norms * right_norms
-    if not norms.all():
+    products_of_norms = left_norms * right_norms
+    if not products_of_norms.all():
         raise EncodingError(
             "the model maps a text to the zero vector, for which cosine distance is undefined: remove "
             "that text"
@@ -52,9 +53,9 @@ def distances(vectors: NDArray[np.floating], others: NDArray[np.floating]) -> di
     difference = left - right
     squares = np.einsum("...d,...d->...", difference, difference)
     return {
-        Metric.COSINE: 1.0 - np.einsum("...d,...d->...", left, right) / norms,
+        Metric.COSINE: 1.0 - np.einsum("...d,...d->...", left, right) / products_of_norms,
         Metric.EUCLIDEAN: np.sqrt(squares),
-        Metric.MANHATTAN: np.abs(difference, out=difference).sum(axis=-1),
+        Metric.MANHATTAN: np.abs(difference, out=difference).sum(axis=-1),  # in place, to save memory
     }
 
 
@@ -74,7 +75,7 @@ def sticky_score(distances: Floats, alone: Floats, constants: ScoreConstants) ->
     """
     # The score is (sum of falls + alpha x number of falls + 0.1 x alone)
     # divided by (sum of rises + beta x number of rises + gamma).
-    changes = np.diff(distances, axis=-1)
+    changes = np.diff(distances, axis=-1)  # the change that each copy makes
     falls = np.clip(-changes, 0, None)
     rises = np.clip(changes, 0, None)
     reward = falls.sum(-1) + constants.alpha * (changes < 0).sum(-1) + 0.1 * alone
@@ -116,7 +117,7 @@ def score_bounds(distances: Floats, alone: Floats, constants: ScoreConstants) ->
     for copies in range(1, distances.shape[-1]):
         is_known = ~np.isnan(distances[..., copies])
         is_complete &= is_known
-        steps = copies - last_copies
+        steps = copies - last_copies  # in the interval that ends here, if this distance is known
         change = np.where(is_known, distances[..., copies] - last, 0.0)
         rises = is_known & (change > 0)
         does_not_rise = is_known & ~rises
@@ -137,14 +138,18 @@ def score_bounds(distances: Floats, alone: Floats, constants: ScoreConstants) ->
 
 
 def has_risen(distances: Floats) -> NDArray[np.bool_]:
-    """Return whether any known distance is larger than the previous known distance, shape (...)."""
-    last = distances[..., 0].copy()
-    exceeds = np.zeros(last.shape, dtype=np.bool_)
+    """Return whether any known distance is larger than the previous known distance, shape (...).
+
+    ``distances`` are those with 0, 1, 2, ... copies, shape (..., copies + 1); NaN where unknown, which the
+    first is not.
+    """
+    last_known = distances[..., 0].copy()
+    any_rises = np.zeros(last_known.shape, dtype=np.bool_)
     for copies in range(1, distances.shape[-1]):
-        known_distances = distances[..., copies]
-        exceeds |= known_distances > last  # false if the distance is NaN
-        last = np.where(np.isnan(known_distances), last, known_distances)
-    return exceeds
+        next_distances = distances[..., copies]
+        any_rises |= next_distances > last_known  # false if the distance is NaN
+        last_known = np.where(np.isnan(next_distances), last_known, next_distances)
+    return any_rises
 
 
 def placement_weights(weights: PlacementWeights) -> Floats:
@@ -176,11 +181,13 @@ def scores_behind_threshold(token_count: int, share: float) -> int:
 
     The threshold is interpolated between two adjacent scores, so both must be exact.
     """
+    # The index of the lower of the two, among the scores in ascending order.
+    lower_index = int((token_count - 1) * (1 - share))
     # Add 1 in case rounding moves the position of the quantile to the next score.
-    return min(token_count, token_count - int((token_count - 1) * (1 - share)) + 1)
+    return min(token_count, token_count - lower_index + 1)
 
 
 def outlier_threshold(rates: Sequence[float], outlier_range: float) -> float:
     """Return Q3 + outlier_range x IQR of the validation rates. Candidates above it are sticky (step 4)."""
-    first, third = np.quantile(np.asarray(rates, dtype=np.float64), [0.25, 0.75])
-    return float(third + outlier_range * (third - first))
+    first_quartile, third_quartile = np.quantile(np.asarray(rates, dtype=np.float64), [0.25, 0.75])
+    return float(third_quartile + outlier_range * (third_quartile - first_quartile))

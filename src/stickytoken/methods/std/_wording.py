@@ -44,61 +44,64 @@ GLOSSARY: Mapping[str, str] = {
 def describe_run(run: Run) -> RunDescription:
     """Return what is said about a run in the terminal and in reports."""
     return RunDescription(
-        headline=_headline(run),
-        lines=_lines(run),
+        headline=_write_headline(run),
+        lines=_list_lines(run),
         coverage=[],  # the lines say how many tokens were validated
-        notes=_notes(run),
+        notes=_list_caveats(run),
         method=_describe_method(run.settings),
         strongest_title="Tokens that come next",
-        key_facts=_key_facts(run),
-        plan_facts=_plan_facts(run.plan),
+        key_facts=_list_key_facts(run),
+        plan_facts=_list_plan_facts(run.plan),
         figures=describe_figures(run),
     )
 
 
 def describe_similarity(similarity: Similarity) -> str:
     """Say what is measured by the cosine, for a model that compares vectors by ``similarity``."""
-    del similarity  # std compares all vectors in one way
+    del similarity  # std takes the cosine for all models
     return "std measures the cosine, which ignores the lengths of vectors"
 
 
-def _headline(run: Run) -> str:
+def _write_headline(run: Run) -> str:
     if run.sticky.is_empty():
-        return f"{run.model_title}: {_finding(run)}"
-    row = run.sticky.row(0, named=True)
+        return f"{run.model_title}: {_count_sticky(run)}"
+    worst = run.sticky.row(0, named=True)  # the highest rate comes first
     return (
-        f"{run.model_title}: {_finding(run)} The worst, {row['token']!r}, draws "
-        f"{row['validation_rate']:.0%} of the unrelated pairs together; "
+        f"{run.model_title}: {_count_sticky(run)} The worst, {worst['token']!r}, draws "
+        f"{worst['validation_rate']:.0%} of the unrelated pairs together; "
         f"beyond {run.result.rate_threshold:.0%} a candidate is sticky."
     )
 
 
-def _finding(run: Run) -> str:
-    count = run.result.sticky
-    count_in_words = f"{count or 'No'} sticky {'token' if count == 1 else 'tokens'}"
-    among = "candidate" if run.result.candidates == 1 else "candidates"
-    return f"{count_in_words} by the paper's definition among {run.result.candidates} validated {among}."
+def _count_sticky(run: Run) -> str:
+    """Say in one sentence how many of the candidates are sticky."""
+    sticky = run.result.sticky
+    sticky_tokens = f"{sticky or 'No'} sticky {'token' if sticky == 1 else 'tokens'}"
+    candidates = run.result.candidates
+    validated = f"{candidates} validated {'candidate' if candidates == 1 else 'candidates'}"
+    return f"{sticky_tokens} by the paper's definition among {validated}."
 
 
-def _lines(run: Run) -> list[str]:
+def _list_lines(run: Run) -> list[str]:
+    """Return the lines that the terminal shows: the result, and what it rests on."""
     result = run.result
-    plan = run.plan
     scope = "all" if result.scored == run.available else "a selection of"
-    sentences = [
-        _finding(run),
-        f"method std, {scope} {result.scored:,} of {run.available:,} available tokens; "
-        f"mean similarity u = {plan.mean_similarity_text}",
+    return [
+        _count_sticky(run),
+        (
+            f"method std, {scope} {result.scored:,} of {run.available:,} available tokens; "
+            f"mean similarity u = {run.plan.mean_similarity_text}"
+        ),
+        (
+            f"available tokens: {run.available:,}; candidates, with a score of {result.score_threshold:.2f} "
+            f"or more: {result.candidates}; sticky, with a validation rate above "
+            f"{result.rate_threshold:.4f}: {result.sticky}. All other tokens were not validated."
+        ),
+        f"the candidates with their scores and rates: {run.path / CANDIDATES_FILE}",
     ]
-    sentences.append(
-        f"available tokens: {run.available:,}; candidates, with a score of {result.score_threshold:.2f} "
-        f"or more: {result.candidates}; sticky, with a validation rate above "
-        f"{result.rate_threshold:.4f}: {result.sticky}. All other tokens were not validated."
-    )
-    sentences.append(f"the candidates with their scores and rates: {run.path / CANDIDATES_FILE}")
-    return sentences
 
 
-def _notes(run: Run) -> list[str]:
+def _list_caveats(run: Run) -> list[str]:
     """Return caveats on the verdicts, such as few candidates or truncated texts."""
     result = run.result
     plan = run.plan
@@ -108,7 +111,7 @@ def _notes(run: Run) -> list[str]:
             f"the verdict is an outlier rule, and {result.candidates} candidates are few for it: "
             "look at more tokens before you rely on it"
         )
-    rates = run.tokens["validation_rate"].drop_nulls()
+    rates = run.tokens["validation_rate"].drop_nulls()  # null for tokens that were not validated
     if len(rates) and rates.quantile(0.25, "linear") == rates.quantile(0.75, "linear"):
         caveats.append(
             "at least half of the candidates have the same validation rate: the outlier rule has no "
@@ -128,7 +131,7 @@ def _notes(run: Run) -> list[str]:
             f"{len(plan.truncated)} texts were truncated to what the model reads, as in the published "
             "runs: copies that were cut off have no effect"
         )
-    if plan.similarity_deviation > 0.05:
+    if plan.similarity_deviation > 0.05:  # more than rounding or another precision explains
         caveats.append(
             f"similarities in the pair file differ by up to {plan.similarity_deviation:.3f} "
             "from this model's: they may come from another model"
@@ -136,7 +139,7 @@ def _notes(run: Run) -> list[str]:
     return caveats
 
 
-def _key_facts(run: Run) -> list[Fact]:
+def _list_key_facts(run: Run) -> list[Fact]:
     return [
         Fact(f"{run.result.candidates:,}", "candidates validated"),
         Fact(f"{run.result.rate_threshold:.3f}", "validation rate that a sticky token exceeds"),
@@ -153,10 +156,15 @@ def _describe_method(settings: StdSettings) -> str:
     )
 
 
-def _plan_facts(plan: StdPlanRecord) -> dict[str, Any]:
-    names = ("mean_similarity", "mean_similarity_entries", "mean_similarity_error", "left_out")
-    counts = {"scoring pairs": len(plan.scoring), "validation pairs": len(plan.validation)}
-    return {name: getattr(plan, name) for name in names} | counts
+def _list_plan_facts(plan: StdPlanRecord) -> dict[str, Any]:
+    return {
+        "mean_similarity": plan.mean_similarity,
+        "mean_similarity_entries": plan.mean_similarity_entries,
+        "mean_similarity_error": plan.mean_similarity_error,
+        "left_out": plan.left_out,
+        "scoring pairs": len(plan.scoring),
+        "validation pairs": len(plan.validation),
+    }
 
 
 def describe_figures(run: Run) -> list[Figure]:
@@ -203,7 +211,7 @@ def describe_probe(probed: Sequence[StdEvidence]) -> list[ProbeTable | str]:
         ProbeTable(
             "Validation rate: share of unrelated pairs that the token pulls together",
             ("id", "token", "category", "rate", "prefix", "suffix", "random", "lift"),
-            [_probe_row(evidence) for evidence in probed],
+            [_list_cells(evidence) for evidence in probed],
         ),
         # All tokens are measured on the same number of pairs.
         f"{probed[0].pairs} pairs below the model's mean similarity; lift is the mean rise of the "
@@ -211,9 +219,10 @@ def describe_probe(probed: Sequence[StdEvidence]) -> list[ProbeTable | str]:
     ]
 
 
-def _probe_row(evidence: StdEvidence) -> list[object]:
-    by_placement = [
+def _list_cells(evidence: StdEvidence) -> list[object]:
+    """Return a row of the table of `describe_probe`; all rates are those by the cosine."""
+    rate = evidence.validation_rate["cosine"]
+    rates_by_placement = [
         evidence.by_placement[placement]["cosine"] for placement in ("prefix", "suffix", "random")
     ]
-    rate = evidence.validation_rate["cosine"]
-    return [evidence.token_id, evidence.token, evidence.category, rate, *by_placement, evidence.lift]
+    return [evidence.token_id, evidence.token, evidence.category, rate, *rates_by_placement, evidence.lift]

@@ -41,7 +41,7 @@ class CountedRunner:
         """
         # A stage reports its progress in tokens, which this factor converts to texts.
         texts_per_token = texts / max(1, len(tokens))
-        report_of_run = self.runner.progress
+        report_to_user = self.runner.progress
         computed_before = self.computed
 
         def report(of_stage: Progress) -> None:
@@ -52,11 +52,12 @@ class CountedRunner:
             # this stage.
             total = max(self.expected, self.done + texts)
             # Progress is counted in texts here, so ``computed`` equals the number of encoded texts.
-            report_of_run(Progress(_TEXTS, done, total, computed=self.computed, sequences=self.computed))
+            report_to_user(Progress(_TEXTS, done, total, computed=self.computed, sequences=self.computed))
 
-        rows = replace(self.runner, progress=report)(stage, tokens, truncate=self.truncate)
+        run_stage = replace(self.runner, progress=report)
+        table = run_stage(stage, tokens, truncate=self.truncate)
         self.done += texts
-        return rows
+        return table
 
     def announce(self, scoring_texts: int, validation_texts: int) -> None:
         """Replace the estimate in `expected`, and report the texts that are left to encode.
@@ -69,13 +70,14 @@ class CountedRunner:
         """
         remaining_texts = scoring_texts + validation_texts
         self.expected = self.done + remaining_texts
+        # Of all texts so far, also those of earlier sessions. The bounds keep both quotients finite.
         cost = self.folder.total_cost()
         hours = remaining_texts * cost.seconds / max(1, cost.sequences) / 3600
         how_long = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
-        rate = cost.sequences / max(cost.seconds, 1e-9)
+        texts_a_second = cost.sequences / max(cost.seconds, 1e-9)
         note = (
             f"still to encode: about {scoring_texts:,} texts to score tokens and {validation_texts:,} to "
-            f"validate candidates, {how_long} at {rate:,.0f} texts a second"
+            f"validate candidates, {how_long} at {texts_a_second:,.0f} texts a second"
         )
         # Progress is counted in texts here, so ``computed`` equals the number of encoded texts.
         self.runner.progress(

@@ -50,10 +50,12 @@ class Walk:
         return cls(word_counts, settings.copies, settings.inserted_as)
 
     def paths(self, stream: random.Random, token: Token) -> tuple[probes.Path, ...]:
-        """Draw a path for each carrier."""
-        draw = partial(stream.randint, 0)
+        """Draw a path for each carrier: for each copy, the number of words before it, with earlier copies."""
+        draw = partial(stream.randint, 0)  # from 0 to its argument, as the published code draws
         words_per_copy = probes.words_added(token, self.insertion)
-        return tuple(draw_path(draw, count, self.copies, words_per_copy) for count in self.word_counts)
+        return tuple(
+            draw_path(draw, word_count, self.copies, words_per_copy) for word_count in self.word_counts
+        )
 
 
 def walk_vocabulary(
@@ -80,7 +82,7 @@ def walk_vocabulary(
     for token in vocabulary:
         if token.id > last_id:
             break
-        paths_of_token = walk.paths(stream, token)
+        paths_of_token = walk.paths(stream, token)  # also of other tokens, see ``vocabulary``
         if token.id in token_ids:
             paths[token.id] = paths_of_token
     return paths
@@ -115,14 +117,15 @@ def validation_order(scores: Mapping[int, float]) -> list[int]:
 
     Neighbours in this order whose scores differ by at most `TIE` are tied. Tied tokens are in order of id.
     """
-    ids = np.array(sorted(scores), dtype=np.int64)
-    values = np.array([scores[token_id] for token_id in ids.tolist()], dtype=np.float64)
-    by_score = np.argsort(-values, kind="stable")
+    best_first = sorted(scores, key=lambda token_id: -scores[token_id])
+    ids = np.array(best_first, dtype=np.int64)
+    descending_scores = np.array([scores[token_id] for token_id in best_first], dtype=np.float64)
     # Tied scores form a group. A new group begins where the score drops by more than TIE. The first score
     # drops from infinity.
-    drops = -np.diff(values[by_score], prepend=np.inf)
-    groups = np.cumsum(drops > TIE)
-    in_order: list[int] = ids[by_score][np.lexsort((ids[by_score], groups))].tolist()
+    drops = -np.diff(descending_scores, prepend=np.inf)
+    groups = np.cumsum(drops > TIE)  # the number of each token's group
+    by_group_then_id = np.lexsort((ids, groups))  # the last key of `lexsort` counts most
+    in_order: list[int] = ids[by_group_then_id].tolist()
     return in_order
 
 
@@ -154,6 +157,6 @@ class PathsByToken:
         paths = []
         for index, word_count in enumerate(self.word_counts):
             generator = np.random.default_rng([self.seed, _PLACES_KEY, token.id, index])
-            draw = partial(generator.integers, endpoint=True)
+            draw = partial(generator.integers, endpoint=True)  # from 0 to its argument, included
             paths.append(draw_path(draw, word_count, self.copies, words_per_copy))
         return paths

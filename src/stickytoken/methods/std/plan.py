@@ -33,7 +33,7 @@ def truncates(encoder: Encoder, insertion: Insertion) -> bool:
 
 def encode_texts(encoder: Encoder, texts: Sequence[str], insertion: Insertion) -> NDArray[np.float32]:
     """Encode texts, cut as the texts with copies are cut: at the model's limit if `truncates` is true."""
-    # `truncates` says that the encoder reads ids, but a type checker cannot know.
+    # `truncates` includes `reads_ids`, but a type checker cannot know.
     if not truncates(encoder, insertion) or not reads_ids(encoder):
         return encoder.encode(texts)
     limit = content_limit(encoder)
@@ -46,7 +46,7 @@ def make_plan(job: Job[StdSettings], runner: Runner) -> StdPlanRecord:
     settings = job.settings
     # Before the slow steps, run the checks that may fail.
     probes.require_insertion(encoder, settings.inserted_as)
-    room = probes.room_for(encoder, settings.inserted_as, settings.copies)
+    room = probes.room_for(encoder, settings.inserted_as, settings.copies)  # tokens kept free for copies
     usable = _find_usable_texts(encoder, settings, job.corpus, room)
     mean = measure_mean_similarity(encoder, runner)
     pairs = usable.pairs
@@ -54,6 +54,7 @@ def make_plan(job: Job[StdSettings], runner: Runner) -> StdPlanRecord:
         # The corpus consists of single sentences: combine them into random pairs.
         vectors = encode_texts(encoder, usable.sentences, settings.inserted_as)
         pairs = sample_pairs(usable.sentences, vectors, settings.pair_count)
+    # The pairs below the mean similarity, which count as unrelated.
     scoring = select_pairs(pairs, mean.value, settings.scoring_pairs)
     if len(scoring) < settings.scoring_pairs:
         raise InputError(
@@ -62,13 +63,13 @@ def make_plan(job: Job[StdSettings], runner: Runner) -> StdPlanRecord:
         )
     validation = select_pairs(pairs, mean.value, settings.validation_pairs)
     used = [*scoring, *validation]
+    anchors = [pair.sentence1 for pair in used]
+    carriers = [pair.sentence2 for pair in used]
     # A file of pairs also contains similarities, which may differ slightly from the similarities in this
     # model.
     given_similarities = np.array([pair.similarity for pair in used])
     anchor_vectors, carrier_vectors = encode_pairs(encoder, used, settings.inserted_as)
     measured_similarities = 1 - distances(anchor_vectors, carrier_vectors)[Metric.COSINE]
-    carriers = [pair.sentence2 for pair in used]
-    anchors = [pair.sentence1 for pair in used]
     # Copies are inserted only into the carriers, so the anchors need no room.
     fitting = find_fitting(encoder, carriers, room) | find_fitting(encoder, anchors, room=0)
     return StdPlanRecord(
@@ -96,7 +97,8 @@ def _find_usable_texts(
 ) -> _UsableTexts:
     """Return the texts that the model reads in full, with ``room`` tokens for copies.
 
-    If long texts are truncated (see `truncates`), all texts are usable.
+    If long texts are truncated (see `truncates`), all texts are usable. Of a corpus of sentences, only a
+    sample is considered.
     """
     all_are_usable = truncates(encoder, settings.inserted_as)
     sentences: list[str] = []
@@ -129,11 +131,13 @@ def find_fitting(encoder: Encoder, texts: Sequence[str], room: int) -> set[str]:
     Texts that a server refused to embed are left out.
     """
     distinct = list(dict.fromkeys(texts))
-    texts_with_ids = zip(distinct, encoder.content_ids(distinct), strict=True)
+    ids_of_texts = encoder.content_ids(distinct)
     refused = refused_texts(encoder)
-    return {
-        text for text, ids in texts_with_ids if probes.has_room(encoder, ids, room) and text not in refused
-    }
+    fitting = set()
+    for text, ids in zip(distinct, ids_of_texts, strict=True):
+        if probes.has_room(encoder, ids, room) and text not in refused:
+            fitting.add(text)
+    return fitting
 
 
 def encode_pairs(

@@ -21,11 +21,10 @@ class StdPlanRecord(MeanSimilarityRecord, PlanRecord):
     @property
     def texts(self) -> PlanTexts:
         """The texts that receive copies in validation, and those that they are compared with."""
-        carriers = list(dict.fromkeys(pair.sentence2 for pair in self.validation))
-        # A sentence may be in several pairs, and no text is both.
-        known_carriers = set(carriers)
-        anchors = [pair.sentence1 for pair in self.validation if pair.sentence1 not in known_carriers]
-        return PlanTexts(carriers, list(dict.fromkeys(anchors)), by_topic=False)
+        # A sentence may be in several pairs, but each text is listed once, and one that is both is a carrier.
+        carriers = dict.fromkeys(pair.sentence2 for pair in self.validation)
+        anchors = dict.fromkeys(pair.sentence1 for pair in self.validation if pair.sentence1 not in carriers)
+        return PlanTexts(list(carriers), list(anchors), by_topic=False)
 
 
 class StdResultRecord(ResultRecord):

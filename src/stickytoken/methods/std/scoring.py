@@ -108,8 +108,9 @@ class ScoringPairs:
         """Weight of each series in the score of a token, shape (series,)."""
         # The score averages over pairs, and sums over placements with weights. Series are numbered pair by
         # pair, so the weights of the placements are repeated for each pair.
+        pair_count = len(self.carriers)
         weights_of_placements = placement_weights(self.settings.scoring_weights)
-        return np.tile(weights_of_placements, len(self.carriers)) / len(self.carriers)
+        return np.tile(weights_of_placements, pair_count) / pair_count
 
     def constants(self, metric: Metric) -> ScoreConstants:
         """Return the constants of the score for the given metric."""
@@ -141,7 +142,10 @@ class ScoringPairs:
     def text_alone(self, token: Token) -> Probe:
         """Return an input that consists of the token alone, as text or as ids."""
         carrier = self.carriers[0]
-        return token.text if isinstance(carrier, str) else (*carrier.head, token.id, *carrier.tail)
+        if isinstance(carrier, str):
+            return token.text
+        # What a prompt puts around a text is the same for all carriers.
+        return (*carrier.head, token.id, *carrier.tail)
 
 
 @dataclass(frozen=True)
@@ -159,12 +163,15 @@ class AloneStage:
         self, tokens: Sequence[Token], vectors: NDArray[np.float32]
     ) -> list[Mapping[str, RowValue]]:
         """Return a row for each token with its distances to the anchors, as one list for each metric."""
-        by_metric = distances(vectors[:, None], self.pairs.anchors)  # arrays of shape (tokens, P)
-
-        def make_row(token_index: int) -> Mapping[str, RowValue]:
-            return {metric.value: by_metric[metric][token_index].tolist() for metric in Metric}
-
-        return [make_row(token_index) for token_index in range(len(tokens))]
+        # Every vector against every anchor: arrays of shape (tokens, P).
+        by_metric = distances(vectors[:, None], self.pairs.anchors)
+        rows: list[Mapping[str, RowValue]] = []
+        for token_index in range(len(tokens)):
+            row: dict[str, RowValue] = {}
+            for metric in Metric:
+                row[metric.value] = by_metric[metric][token_index].tolist()
+            rows.append(row)
+        return rows
 
 
 @dataclass(frozen=True)
@@ -212,12 +219,14 @@ class ScoringStage:
         indices_by_token = [np.array(self.text_indices[token.id], dtype=np.intp) for token in tokens]
         # The anchor of each text's pair, shape (texts, d).
         anchors = self.pairs.anchors[self.pairs.pairs_of(np.concatenate(indices_by_token))]
+        # In blocks, because `distances` works in double precision.
         blocks: dict[Metric, list[Floats]] = {metric: [] for metric in Metric}
         for start in range(0, len(vectors), _ROWS_AT_A_TIME):
             stop = start + _ROWS_AT_A_TIME
             for metric, distances_of_block in distances(vectors[start:stop], anchors[start:stop]).items():
                 blocks[metric].append(distances_of_block)
         by_metric = {metric: np.concatenate(blocks[metric]).tolist() for metric in Metric}
+        # Give each token the distances of its texts, which stand together.
         rows: list[Mapping[str, RowValue]] = []
         start = 0
         for token in tokens:
@@ -246,8 +255,8 @@ def copies_order(copies: int) -> list[int]:
     come next, because their distances show how much the first and the last copy change the distance. For
     example, the order for 5 copies is 5, 1, 4, 2, 3.
     """
-    first = list(dict.fromkeys([copies, 1, max(1, copies - 1)]))
-    return first + [count for count in range(1, copies + 1) if count not in first]
+    first_counts = list(dict.fromkeys([copies, 1, max(1, copies - 1)]))  # each once, if there are few copies
+    return first_counts + [count for count in range(1, copies + 1) if count not in first_counts]
 
 
 class ScoringState:
@@ -295,7 +304,7 @@ class ScoringState:
         self.has_risen = np.zeros(series_shape, dtype=np.bool_)
         self.series_bounds = np.empty(series_shape)
         all_rows = np.arange(len(ids))
-        self._update(all_rows)  # computes series_bounds, the upper bounds of the scores of all series
+        self._update_bounds(all_rows)
 
     @property
     def upper_bounds(self) -> Floats:
@@ -323,8 +332,9 @@ class ScoringState:
         series_of_text, copies_of_text = self._pairs.series_and_copies(text_indices)
         distance_of_text = frame[Metric.COSINE.value].explode().to_numpy()
         self.distances[row_of_text, series_of_text, copies_of_text] = distance_of_text
+        # ``+= 1`` would count several texts of a series once.
         np.add.at(self.known_counts, (row_of_text, series_of_text), 1)
-        self._update(rows)
+        self._update_bounds(rows)
 
     def next_texts(self, rows: NDArray[np.intp], gains: Floats, limit: int) -> list[tuple[int, ...]]:
         """Choose the next texts to encode for the given tokens.
@@ -354,18 +364,20 @@ class ScoringState:
         expected_fractions = gains[next_positions, rises, np.arange(self._pairs.series_count)]
         decreases = expected_fractions * self.series_bounds[rows] * self._pairs.weights
         decreases = np.where(has_unknown, decreases, -1.0)  # series whose distances are all known come last
+        # From here on, the arrays have the shape (tokens, chosen series).
         chosen_series = np.argsort(-decreases, axis=1, kind="stable")[:, :limit]
         next_copies = self._order[np.take_along_axis(next_positions, chosen_series, axis=1)]
         # A text index counts series by series, and within a series by the number of copies: with at most 8
         # copies, the text with 2 copies in series 1 has the index 1 * 8 + 2 - 1 = 9.
         text_indices = chosen_series * copies + next_copies - 1
-        is_needed = np.take_along_axis(has_unknown, chosen_series, axis=1)
+        is_text_missing = np.take_along_axis(has_unknown, chosen_series, axis=1)
         return [
-            tuple(indices[is_needed_text].tolist())
-            for indices, is_needed_text in zip(text_indices, is_needed, strict=True)
+            tuple(indices_of_token[is_missing].tolist())
+            for indices_of_token, is_missing in zip(text_indices, is_text_missing, strict=True)
         ]
 
-    def _update(self, rows: NDArray[np.intp]) -> None:
+    def _update_bounds(self, rows: NDArray[np.intp]) -> None:
+        """Compute `series_bounds` and `has_risen` of the tokens in these rows from their distances."""
         known_distances = self.distances[rows]
         constants = self._pairs.constants(Metric.COSINE)
         self.series_bounds[rows] = score_bounds(known_distances, self.alone[rows], constants)
@@ -389,11 +401,14 @@ class _KnownDistances:
         self.pairs = pairs
         self._runner = runner
         self._ids = np.array([token.id for token in self.tokens], dtype=np.int64)
+        # Where copies go if they are placed at random: for each token id, a path per carrier.
         walk = Walk.in_carriers(pairs.carriers, pairs.settings)
         self._paths = walk_vocabulary(job.settings.seed, job.vocabulary.available, self.tokens, walk)
+        # For each metric, a column of lists: the distances of each token alone to the anchors.
         self._alone = runner(AloneStage(pairs), self.tokens, len(self.tokens))
-        self.state = ScoringState(pairs, self._ids, np.array(self._alone[Metric.COSINE.value].to_list()))
-        self._frames: list[pl.DataFrame] = []
+        alone_by_cosine = np.array(self._alone[Metric.COSINE.value].to_list())  # shape (tokens, pairs)
+        self.state = ScoringState(pairs, self._ids, alone_by_cosine)
+        self._frames: list[pl.DataFrame] = []  # the rows of all scoring stages so far
 
     def add_all_texts(self, name: str, rows: NDArray[np.intp]) -> None:
         """Encode all texts of the tokens in these rows."""
@@ -404,43 +419,48 @@ class _KnownDistances:
         """Encode the texts at ``text_indices`` for each token in ``rows``, in a stage of this name."""
         chosen = [self.tokens[row] for row in rows.tolist()]
         indices_by_id = {token.id: indices for token, indices in zip(chosen, text_indices, strict=True)}
-        placements = {token.id: self._paths[token.id] for token in chosen}
-        stage = ScoringStage(self.pairs, indices_by_id, placements, name)
+        paths = {token.id: self._paths[token.id] for token in chosen}
+        stage = ScoringStage(self.pairs, indices_by_id, paths, name)
         frame = self._runner(stage, chosen, stage.text_count)
         self.state.add(frame)
-        self._frames.append(frame)  # for `scores`
+        self._frames.append(frame)  # for `make_table`
 
-    def scores(self, sample: NDArray[np.intp]) -> pl.DataFrame:
-        """Return the table of `score_tokens`. The tokens in the rows ``sample`` are those sampled."""
+    def make_table(self, sample: NDArray[np.intp]) -> pl.DataFrame:
+        """Return the table of `score_tokens`. The tokens in the rows ``sample`` are those sampled.
+
+        A token has scores if all its distances are known. The state has only those by the cosine, so the
+        distances by all metrics are taken from the tables of the stages.
+        """
         pairs = self.pairs
         is_complete = self.state.is_complete
-        rows = np.flatnonzero(is_complete)
-        scored_ids = self._ids[rows]
-        scored_rows = pl.concat(self._frames).filter(pl.col("token_id").is_in(scored_ids.tolist()))
+        scored_rows = np.flatnonzero(is_complete)
+        scored_ids = self._ids[scored_rows]
+        measured = pl.concat(self._frames).filter(pl.col("token_id").is_in(scored_ids.tolist()))
         # For each measured text: its token (an index into scored_ids), its series and its number of copies.
         # The column ``places`` holds the text indices.
-        token_of_row = np.searchsorted(scored_ids, scored_rows["token_id"].to_numpy())
-        token_of_text = np.repeat(token_of_row, scored_rows["places"].list.len().to_numpy())
-        text_indices = scored_rows["places"].explode().to_numpy()
+        index_of_token = np.searchsorted(scored_ids, measured["token_id"].to_numpy())
+        token_of_text = np.repeat(index_of_token, measured["places"].list.len().to_numpy())
+        text_indices = measured["places"].explode().to_numpy()
         series_of_text, copies_of_text = pairs.series_and_copies(text_indices)
         distances_without_copies = distances(pairs.without_copies, pairs.anchors)  # one distance per pair
         columns = {"token_id": pl.Series(self._ids)}
         for metric in Metric:
-            # All distances of the scored tokens: ``scored_rows`` has a distance for each text.
-            by_series = np.empty((len(rows), pairs.series_count, pairs.settings.copies + 1))
+            # The distances with 0, 1, 2, ... copies, all of which are filled in.
+            by_series = np.empty((len(scored_ids), pairs.series_count, pairs.settings.copies + 1))
             by_series[..., 0] = np.repeat(distances_without_copies[metric], len(PLACEMENTS))
-            distance_of_text = scored_rows[metric.value].explode().to_numpy()
+            distance_of_text = measured[metric.value].explode().to_numpy()
             by_series[token_of_text, series_of_text, copies_of_text] = distance_of_text
             # Series are numbered pair by pair, and within a pair by placement. Divide the axis of series into
             # an axis of pairs and an axis of placements.
-            by_placement = by_series.reshape(len(rows), len(pairs.carriers), len(PLACEMENTS), -1)
+            by_placement = by_series.reshape(len(scored_ids), len(pairs.carriers), len(PLACEMENTS), -1)
             alone_of_all = np.array(self._alone[metric.value].to_list())
-            alone = alone_of_all[rows]  # shape (scored tokens, pairs)
+            alone = alone_of_all[scored_rows]  # shape (scored tokens, pairs)
+            # A token alone has no placement, so it counts the same in all: shape (scored tokens, pairs, 1).
             scores = sticky_score(by_placement, alone[:, :, None], pairs.constants(metric))
             column = np.full(len(self._ids), np.nan)
-            column[rows] = weighted(scores, pairs.settings.scoring_weights)
+            column[scored_rows] = weighted(scores, pairs.settings.scoring_weights)
             columns[f"score_{metric}"] = pl.Series(column).fill_nan(None)
-        bounds = np.where(is_complete, np.nan, self.state.upper_bounds)
+        bounds = np.where(is_complete, np.nan, self.state.upper_bounds)  # the others have scores
         columns["score_at_most"] = pl.Series(bounds).fill_nan(None)
         columns["sampled"] = pl.Series(np.isin(np.arange(len(self._ids)), sample))
         return pl.DataFrame(columns)
@@ -471,7 +491,8 @@ def expected_gains(pairs: ScoringPairs, all_distances: Floats, alone: Floats) ->
     order = copies_order(pairs.settings.copies)
     constants = pairs.constants(Metric.COSINE)
     # bounds[n] holds the upper bounds if n distances are known, and risen[n] holds whether any of the n
-    # distances is larger than the previous known distance. Both arrays have shape (tokens, series).
+    # distances is larger than the previous known distance. Both arrays have shape (tokens, series). NaN is an
+    # unknown distance; the distance with 0 copies is always known.
     known_distances = all_distances.copy()
     known_distances[..., 1:] = np.nan
     bounds = [score_bounds(known_distances, alone, constants)]
@@ -484,15 +505,17 @@ def expected_gains(pairs: ScoringPairs, all_distances: Floats, alone: Floats) ->
     for known_count in range(len(order)):
         decreases_per_text = []
         for more_texts in range(1, len(order) - known_count + 1):
-            decrease = 1 - bounds[known_count + more_texts] / bounds[known_count]
+            decrease = 1 - bounds[known_count + more_texts] / bounds[known_count]  # a fraction of the bound
             decreases_per_text.append(decrease / more_texts)
         # Average separately over the tokens with a known distance that is larger than the previous one, and
         # over all other tokens. ``is_averaged`` has shape (tokens, series), and ``averaged_decreases`` has
         # shape (more texts, tokens, series).
         for any_has_risen in (False, True):
             is_averaged = risen[known_count] == any_has_risen
-            averaged_decreases = np.stack(decreases_per_text) * is_averaged
-            token_counts = is_averaged.sum(axis=0)
+            averaged_decreases = np.stack(decreases_per_text) * is_averaged  # 0 for all other tokens
+            token_counts = is_averaged.sum(axis=0)  # of each series
+            # Means for each number of further texts: shape (more texts, series), and over all series, shape
+            # (more texts,). Divide by at least 1, because there may be no such token.
             means_of_series = averaged_decreases.sum(axis=1) / np.maximum(token_counts, 1)
             overall_means = averaged_decreases.sum(axis=(1, 2)) / max(1, token_counts.sum())
             # Choose the number of further texts with the largest mean decrease per text.
@@ -506,10 +529,13 @@ def expected_gains(pairs: ScoringPairs, all_distances: Floats, alone: Floats) ->
 def expected_texts(pairs: ScoringPairs, token_count: int, sample_size: int = SAMPLE) -> int:
     """Estimate how many texts `score_tokens` encodes."""
     sampled = sample_size if token_count >= _SAMPLED_FROM * sample_size else token_count
-    return token_count + sampled * len(pairs.text_indices) + _expect_texts(pairs, token_count - sampled)
+    texts_alone = token_count  # each token by itself
+    texts_of_sample = sampled * len(pairs.text_indices)
+    return texts_alone + texts_of_sample + _expect_texts_after_sample(pairs, token_count - sampled)
 
 
-def _expect_texts(pairs: ScoringPairs, token_count: int) -> int:
+def _expect_texts_after_sample(pairs: ScoringPairs, token_count: int) -> int:
+    # The bounds save texts, unless the user asks for the scores of all tokens.
     share = 1.0 if pairs.settings.scores is Scores.ALL else NEEDED_SHARE
     return round(token_count * len(pairs.text_indices) * share)
 
@@ -528,8 +554,8 @@ def score_tokens(
     as its upper bound is below the scores of the candidates.
 
     First, all texts of a random sample of tokens are encoded. Each later round encodes a few texts of every
-    token that may still be a candidate (see `_rows_to_score`). If the setting ``scores`` is "all", or there
-    are few tokens, all texts of all tokens are encoded instead.
+    token that may still be a candidate (see `_find_rows_to_score`). If the setting ``scores`` is "all", or
+    there are few tokens, all texts of all tokens are encoded instead.
 
     Args:
         job: provides the model, the tokens in order of id, and the settings.
@@ -550,12 +576,13 @@ def score_tokens(
     sample = _draw_sample(token_count, sample_size, job.settings.seed)
     known.add_all_texts("sample", sample)
     if len(sample) < token_count:
-        runner.announce(_expect_texts(pairs, token_count - len(sample)), validation_texts)
+        scoring_texts = _expect_texts_after_sample(pairs, token_count - len(sample))
+        runner.announce(scoring_texts, validation_texts)
     if job.settings.scores is Scores.ALL:
         known.add_all_texts("score", np.flatnonzero(~known.state.is_complete))
     else:
         _add_texts_of_candidates(known, sample)
-    return known.scores(sample)
+    return known.make_table(sample)
 
 
 def _draw_sample(token_count: int, sample_size: int, seed: int) -> NDArray[np.intp]:
@@ -580,8 +607,9 @@ def _add_texts_of_candidates(known: _KnownDistances, sample: NDArray[np.intp]) -
     # The exact threshold for candidates is computed from this many of the best scores.
     scores_needed = scores_behind_threshold(len(known.tokens), candidate_share)
     round_number = 1
-    rows = _rows_to_score(state, scores_needed, likely_threshold)
+    rows = _find_rows_to_score(state, scores_needed, likely_threshold)
     while len(rows):
+        # The fewer tokens are left, the more texts of each, so that a round fills batches.
         texts_per_token = min(_MOST_TEXTS, math.ceil(_ROUND_TEXTS / len(rows)))
         if round_number == 1:
             # Encode one text of every series. With fewer texts, no upper bound would fall below the
@@ -590,10 +618,10 @@ def _add_texts_of_candidates(known: _KnownDistances, sample: NDArray[np.intp]) -
         next_texts = state.next_texts(rows, gains, texts_per_token)
         known.add(f"score-{round_number:03d}", rows, next_texts)
         round_number += 1
-        rows = _rows_to_score(state, scores_needed, likely_threshold)
+        rows = _find_rows_to_score(state, scores_needed, likely_threshold)
 
 
-def _rows_to_score(state: ScoringState, scores_needed: int, likely_threshold: float) -> NDArray[np.intp]:
+def _find_rows_to_score(state: ScoringState, scores_needed: int, likely_threshold: float) -> NDArray[np.intp]:
     """Return the rows of the tokens to score next: those that may be among the best ``scores_needed`` tokens.
 
     The row of a token is returned if some distances of the token are unknown and the upper bound of its score
@@ -610,10 +638,12 @@ def _rows_to_score(state: ScoringState, scores_needed: int, likely_threshold: fl
     """
     upper_bounds = state.upper_bounds
     is_complete = state.is_complete
-    # Once all distances of a token are known, its upper bound is its score.
+    # Once all distances of a token are known, its upper bound is its score. Best first.
     exact_scores = np.sort(upper_bounds[is_complete])[::-1]
-    # -inf while there are too few exact scores, so that only the second bound counts
-    lowest_needed_score = exact_scores[scores_needed - 1] if len(exact_scores) >= scores_needed else -np.inf
+    # With too few exact scores, this one is unknown and must not decide.
+    lowest_needed_score = -np.inf
+    if len(exact_scores) >= scores_needed:
+        lowest_needed_score = exact_scores[scores_needed - 1]
     # Enough bounds reach the threshold if this many do.
     tokens_at_a_time = min(len(upper_bounds), math.ceil(_AT_A_TIME * scores_needed))
     bound_of_last_token = np.sort(upper_bounds)[::-1][tokens_at_a_time - 1]
