@@ -158,7 +158,7 @@ def table_row(run: Run) -> str:
         if largest is not None and largest.low is not None and largest.high is not None:
             cell += f" ({measure.interval(largest.low, largest.high)})"
         worst.append(cell)
-    minutes = counted(max(1, round(run.seconds / 60)), "minute")
+    minutes = counted(max(1, round(run.result.seconds / 60)), "minute")
     device = record.hardware.get("device_name") or record.hardware["device"]
     if device == "cpu":
         device = counted(int(record.hardware["torch_threads"]), "CPU thread")

@@ -33,6 +33,8 @@ LIFT = Column("lift", "lift", 4)
 LISTED = (SCORE, LIFT, RATE)
 REPORTED = (RATE, LIFT, SCORE)
 GLOSSARY: Mapping[str, str] = {
+    "u": "The model's mean similarity: the mean cosine over pairs of vocabulary entries. Pairs of sentences with a "
+    "lower similarity count as unrelated.",
     "sticky score": "The paper's score: how far, and how often, copies reduce the distance of a few sentence "
     "pairs.",
     "candidates": "The tokens with the highest scores. Only these are validated.",
@@ -87,7 +89,7 @@ def _lines(run: Run) -> list[str]:
     sentences = [
         _finding(run),
         f"method std, {scope} {result.scored:,} of {run.available:,} available tokens; "
-        f"mean similarity u = {plan.mean_similarity_text}",
+        f"mean similarity u = {plan.mean_similarity:.4f}",
     ]
     sentences.append(
         f"available tokens: {run.available:,}; candidates, with a score of {result.score_threshold:.2f} "
@@ -154,7 +156,7 @@ def _describe_method(settings: StdSettings) -> str:
 
 
 def _plan_facts(plan: StdPlanRecord) -> dict[str, Any]:
-    names = ("mean_similarity", "mean_similarity_entries", "mean_similarity_error", "left_out")
+    names = ("mean_similarity", "mean_similarity_entries", "left_out")
     counts = {"scoring pairs": len(plan.scoring), "validation pairs": len(plan.validation)}
     return {name: getattr(plan, name) for name in names} | counts
 
