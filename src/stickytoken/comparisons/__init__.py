@@ -317,8 +317,8 @@ def _correlate_ranks(two_columns: pl.DataFrame) -> float | None:
     return float(spearmanr(*complete_rows).statistic)
 
 
-# Two runs are treated as measured on the same texts if they share at least this fraction of their carriers, the
-# texts that receive copies.
+# Two runs are treated as measured on the same texts if they share at least this fraction of their carriers,
+# the texts that receive copies.
 _MIN_SHARED_CARRIERS = 0.9
 
 

@@ -405,7 +405,7 @@ def similarity_curve(trial: Trial, token: str, benign: list[str]) -> ReportFigur
 def _draw_curve(trial: Trial, token: str) -> go.Figure:
     """Draw the token's curve and the benign tokens' band."""
     counts = trial.counts
-    positions = fig.axis_positions(counts)
+    positions = np.log2(np.array(counts) + 1.0).tolist()  # a logarithm that is defined for no copies, too
     figure = fig.new_figure(height=380)
     benign_curves = trial.curves[1:]
     if len(benign_curves):

@@ -50,11 +50,12 @@ def explain(
             is loaded.
         tokens: Ids or texts of the tokens to explain, or files of them. If None, the run's three worst
             tokens are explained.
-        run: A finished run of this model, or its folder. The explanation uses the carriers of the run. No token that the run calls sticky serves as a benign token.
+        run: A finished run of this model, or its folder. The explanation uses the carriers of the run. No
+            token that the run calls sticky serves as a benign token.
         texts: Texts to use as carriers instead of texts of the run or the corpus.
         sentences: The corpus, from which carriers and the texts to compare them with are drawn: a list of
-            sentences, or anything else that `load_sentences` takes. If None, it is the bundled corpus, and the
-            carriers are those of the run if there is one.
+            sentences, or anything else that `load_sentences` takes. If None, it is the bundled corpus, and
+            the carriers are those of the run if there is one.
         settings: Settings of the explanation. If None, the defaults are used.
         out: Folder for the results, with a subfolder for each token, written as soon as that token is
             explained. If None, nothing is written. Repeating the call continues an interrupted explanation,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 from stickytoken.measurement import ResultFolder
@@ -115,10 +114,11 @@ def _format_checks(verification: VerificationRecord) -> list[str]:
         for check in verification.checks
     ]
     basis = (
-        f"Measured by inserting copies into {verification.carriers} texts from {markdown(verification.source)} "
-        "and the bundled kinds of text. The detection used none of them. Push and found are measured with the queries of "
-        "the detection; of the packaged documents, others receive copies. If strategies were compared, it "
-        "was in the same texts, so the chosen one may do slightly worse in others."
+        f"Measured by inserting copies into {verification.carriers} texts, from "
+        f"{markdown(verification.source)} and the bundled kinds of text. The detection used none of them. "
+        "Push and found are measured with the queries of the detection; of the packaged documents, others "
+        "receive copies. If strategies were compared, it was in the same texts, so the chosen one may do "
+        "slightly worse in others."
     )
     return ["## Checks", markdown_table(["check", "", "finding"], rows), basis]
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -105,7 +104,8 @@ def make_plan(job: Job[ProfileSettings], runner: Runner) -> ProfilePlanRecord:
     if similarities.std() < _NO_VARIATION:
         raise InputError(
             f"{job.encoder.name} gives all sentences of {job.sentences.source} the same similarity "
-            f"({similarities.mean():.4f}), so no token can change it: check that the model is loaded correctly"
+            f"({similarities.mean():.4f}), so no token can change it: check that the model is loaded "
+            "correctly"
         )
     return plan
 

@@ -33,7 +33,7 @@ LIFT = Column("lift", "lift", 4)
 LISTED = (SCORE, LIFT, RATE)
 REPORTED = (RATE, LIFT, SCORE)
 GLOSSARY: Mapping[str, str] = {
-    "u": "The model's mean similarity: the mean cosine over pairs of vocabulary entries. Pairs of sentences with a "
+    "u": "The model's mean similarity: the mean cosine over pairs of vocabulary entries. Sentences with a "
     "lower similarity count as unrelated.",
     "sticky score": "The paper's score: how far, and how often, copies reduce the distance of a few sentence "
     "pairs.",

@@ -20,8 +20,8 @@ class MeanSimilarity(NamedTuple):
     """The mean similarity u."""
 
     value: float
-    # Number of entries that it is computed from: all but those that have no tokens, more tokens than the model
-    # reads, or no usable vector.
+    # Number of entries that it is computed from: all but those that have no tokens, more tokens than the
+    # model reads, or no usable vector.
     entries: int
 
 
@@ -72,6 +72,8 @@ def measure_mean_similarity(encoder: Encoder, runner: Runner) -> MeanSimilarity:
         total += np.array(row["sum"], dtype=np.float64)
         count += row["entries"]
     if count < 2:
-        raise EncodingError(f"{encoder.name}: only {count} of {len(entries):,} vocabulary entries can be encoded")
+        raise EncodingError(
+            f"{encoder.name}: only {count} of {len(entries):,} vocabulary entries can be encoded"
+        )
     mean = total / count
     return MeanSimilarity(float(mean @ mean), count)

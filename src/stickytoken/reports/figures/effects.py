@@ -15,7 +15,6 @@ from stickytoken.methods import Column
 from stickytoken.methods.measures import MEASURES
 from stickytoken.reports import figures as fig
 from stickytoken.reports.figures import DataTable, ReportFigure
-from stickytoken.reports.templating import minus
 from stickytoken.settings.impact import Edits
 from stickytoken.words import counted
 
