@@ -5,14 +5,14 @@ import shutil
 import numpy as np
 import polars as pl
 import pytest
+from stickytoken.methods.symptoms import SIMILARITY_EDGES, similarity_counts
+from stickytoken.reports.figures.paper import flagged_categories, mean_shift, pair_similarities
 
 import stickytoken
 from naming import says
 from report_pages import Page
-from stickytoken.methods.symptoms import SIMILARITY_EDGES, similarity_counts
 from stickytoken.reports.content import read_content
 from stickytoken.reports.facts import paper_figures
-from stickytoken.reports.figures.paper import flagged_categories, mean_shift, pair_similarities
 from stickytoken.unit_vectors import unit_vectors
 
 

@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 from markupsafe import escape
 from plotly.offline import get_plotlyjs
+from stickytoken.detection.evidence import EvidenceMeasurer
 
 import planted
 import profiled
@@ -22,7 +23,6 @@ import stickytoken
 from naming import naming, says
 from report_pages import Page
 from stickytoken import open_run
-from stickytoken.detection.evidence import EvidenceMeasurer
 from stickytoken.detection.run import next_steps
 from stickytoken.errors import InputError, RunError
 from stickytoken.repairs.records import last_verified
