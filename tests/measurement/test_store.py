@@ -132,7 +132,7 @@ def test_a_run_json_that_cannot_be_read_is_an_error_for_reader_and_writer_and_st
             for value in (0, True, 1.0, "1")
         ),
         ({"flavour": "sweet"}, naming("flavour")),
-        ({"method": "profile"}, naming("result.mean_similarity")),
+        ({"method": "profile"}, naming("result.looked_at")),
         ({"method": "guess"}, naming("method", "'profile'", "'std'")),
     ],
 )

@@ -197,12 +197,9 @@ def test_a_run_over_few_tokens_has_fewer_pilots_in_half_the_carriers(
 def test_without_a_corpus_carriers_come_from_all_kinds_in_turn(encoder):
     groups = group_texts(encoder, load_sentences())
     texts = choose_carriers(encoder, ProfileSettings(), groups, 51, "test")
-    beginnings = [(group.name, tuple(map(open_ended, group.texts))) for group in groups]
-    sizes = Counter(
-        name for text in texts for name, ends in beginnings if any(end.startswith(text) for end in ends)
-    )
-    assert set(sizes) == {group.name for group in groups}
-    assert set(sizes.values()) == {4, 5}
+    for group in groups:  # a carrier may be the first sentence of a longer text
+        from_group = [text for text in texts if any(each.startswith(text) for each in group.texts)]
+        assert len(from_group) >= 51 // len(groups) == 4
 
 
 # Settings, and numbers from users: what is taken, refused and made one.
