@@ -4,6 +4,7 @@ import base64
 import gzip
 import hashlib
 import json
+import math
 import re
 import shlex
 import shutil
@@ -65,7 +66,8 @@ def test_a_card_shows_both_measures_with_interval_and_threshold(run, html):
     erased, push, vector = card.measures
     assert [measure.title for measure in card.measures] == ["erased", "push", "vector"]
     assert erased.value == f"{100 * row['erased']:.0f}%"
-    assert erased.interval == f"{100 * row['erased_low']:.0f}% to {100 * row['erased_high']:.0f}%"
+    low, high = math.floor(100 * row["erased_low"]), math.ceil(100 * row["erased_high"])
+    assert erased.interval == f"{low}% to {high}%"
     assert push.value == f"{row['push']:.1f}×"
     assert push.interval.endswith("×")
     assert erased.threshold == "sticky from 40%"

@@ -14,6 +14,7 @@ from stickytoken.explanation import files
 from stickytoken.explanation.files import StoredExplanation
 from stickytoken.impacts.results import Impact, impacts_in
 from stickytoken.measurement.resume import differences
+from stickytoken.methods.base import PlanRecord
 from stickytoken.repairs.records import RepairRecord, repairs_in
 from stickytoken.scanning.results import Scan, scans_in
 from stickytoken.vocabulary import kind_of, script_of, word_mark
@@ -25,6 +26,7 @@ class RunContent:
 
     Attributes:
         run: the run.
+        plan: its plan.
         tokens: its tokens, with the columns that `_add_properties` adds.
         explanations: one for each explained token.
         impacts: finished measurements of what tokens cost, latest first, as are the next three.
@@ -32,6 +34,7 @@ class RunContent:
     """
 
     run: Run
+    plan: PlanRecord
     tokens: pl.DataFrame
     explanations: tuple[StoredExplanation, ...]
     impacts: tuple[Impact, ...]
@@ -73,6 +76,7 @@ def read_content(path: str | Path, explanations: Path | None = None) -> RunConte
     missing = [*unread_explanations, *unread_impacts, *unread_scans, *unread_audits, *unread_repairs]
     return RunContent(
         run=run,
+        plan=run.plan,
         tokens=_add_properties(run.tokens, run.vocabulary),
         explanations=tuple(stored_explanations),
         impacts=impacts,

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections import Counter
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
