@@ -58,7 +58,7 @@ def test_detect_and_show_print_the_stored_wall_time(workspace, run):
     assert time_taken in (workspace / "printed.txt").read_text("utf-8")
     assert time_taken in planted.command("show", run).stdout
     document = planted.document(planted.command("show", run, "--format", "json"))
-    assert document["seconds"] == stored.seconds
+    assert document["seconds"] == stored.result.seconds
 
 
 def test_the_answer_comes_first_and_says_the_harm_in_a_search(workspace, run):

@@ -15,7 +15,7 @@ from hostile import HOSTILE
 from naming import naming
 from stickytoken.errors import RepairError, RunError
 from stickytoken.repairs import open_repair, records
-from stickytoken.repairs.documents import format_block, format_document, write_documents
+from stickytoken.repairs._documents import format_block, format_document, write_documents
 from stickytoken.repairs.model_folder import write_model
 from stickytoken.repairs.records import REPAIR_FILE
 from stickytoken.repairs.tokenizer_edit import ModelEdit, read_pipeline

@@ -1,7 +1,7 @@
 """Encoders turn texts or token ids into vectors. `stickytoken.load_encoder` makes them of models."""
 
+from stickytoken.encoders._isotropy import isoscore
 from stickytoken.encoders.files.tokenizer_loading import load_tokenizer
-from stickytoken.encoders.isotropy import isoscore
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity, IdEncoder
 from stickytoken.settings.prompting import Prompting
 

@@ -21,10 +21,10 @@ from stickytoken.machine import digest
 from stickytoken.measurement import resume
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.repairs import model_folder, records
+from stickytoken.repairs._documents import write_documents
 from stickytoken.repairs._job import RepairJob
 from stickytoken.repairs._plans import plan_repairs
 from stickytoken.repairs._verification import NEIGHBOURS, find_neighbours, verify
-from stickytoken.repairs.documents import write_documents
 from stickytoken.repairs.result import Repair, open_repair
 from stickytoken.settings.repair import RepairSettings
 from stickytoken.validation import file_path, or_default, require_callable
