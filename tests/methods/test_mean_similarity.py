@@ -14,7 +14,7 @@ from stickytoken.errors import EncodingError
 from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import LocalEngine, ignore_progress
 from stickytoken.methods.runner import Runner
-from stickytoken.methods.std._mean_similarity import measure_mean_similarity
+from stickytoken.methods.std.mean_similarity import measure_mean_similarity
 
 
 def mean_similarity(encoder):
