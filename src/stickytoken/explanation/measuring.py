@@ -211,8 +211,8 @@ class Surroundings:
     Attributes:
         direction: Mean direction of the pooled states of single tokens, shape (P,); None if unknown.
         anchors: Unit vectors of the anchors, shape (anchors, d).
-        mean_similarity: The model's mean similarity. Two texts are unrelated if their cosine is below the
-            mean similarity.
+        mean_similarity: Mean cosine of carriers and anchors. Two texts are unrelated if their cosine is below
+            it.
     """
 
     direction: Floats | None
@@ -222,8 +222,8 @@ class Surroundings:
     def find_unrelated(self, vector: Floats) -> NDArray[np.bool_]:
         """Return a mask of the anchors that are unrelated to a vector, shape (anchors,).
 
-        An anchor is unrelated if its similarity is below the model's mean similarity. If there is no such
-        anchor, the least similar anchors count as unrelated.
+        An anchor is unrelated if its similarity is below `mean_similarity`. If there is no such anchor,
+        the least similar anchors count as unrelated.
         """
         similarities = self.anchors @ unit_vectors(vector)
         below: NDArray[np.bool_] = similarities < self.mean_similarity
