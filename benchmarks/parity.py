@@ -54,8 +54,8 @@ from stickytoken.methods.std import (
     StdSettings,
     candidate_threshold,
 )
-from stickytoken.methods.std.mean_similarity import measure_mean_similarity
 from stickytoken.methods.std.counting import CountedRunner
+from stickytoken.methods.std.mean_similarity import measure_mean_similarity
 from stickytoken.methods.std.placement import TIE, validation_order
 from stickytoken.methods.std.plan import make_plan
 from stickytoken.methods.std.records import StdResultRecord

@@ -15,8 +15,8 @@ from stickytoken.insertion import Insertion
 from stickytoken.methods import probes
 from stickytoken.methods.base import Job
 from stickytoken.methods.runner import Runner
-from stickytoken.methods.std.mean_similarity import measure_mean_similarity
 from stickytoken.methods.std._scores import Metric, distances
+from stickytoken.methods.std.mean_similarity import measure_mean_similarity
 from stickytoken.methods.std.records import StdPlanRecord
 from stickytoken.settings.std import StdSettings
 
