@@ -84,7 +84,7 @@ def test_it_is_quiet_and_never_wider_than_the_screen(browser, folder, name, widt
 
 
 def test_pictures_follow_the_colour_scheme(browser, folder):
-    ink = "getComputedStyle(document.querySelector('#figure-lift-distribution .xtitle')).fill"
+    ink = "getComputedStyle(document.querySelector('#figure-erased-distribution .xtitle')).fill"
     with opened(browser, folder / "report.html", color_scheme="light") as (page, heard):
         wait_for_plots(page)
         light = page.evaluate(ink)
