@@ -364,7 +364,7 @@ class PromptTrial:
         if not load_only:
             self.step = "detect through a prompt"
             run_folder = self.folder / "prompted"
-            stickytoken.detect(encoder, sentences=SENTENCES, sample=SAMPLE, out=run_folder, evidence=False)
+            stickytoken.detect(encoder, sentences=SENTENCES, sample=SAMPLE, out=run_folder)
         return "; ".join(notes)
 
     def _try_prepending(self) -> list[str]:

@@ -219,12 +219,7 @@ def with_plan(
     screening_carriers: list[int], screened: RoundResults, confirmed: RoundResults, pilots: Ids
 ) -> MeasuredJob:
     """Combine measurements with a plan and a job, of which the estimates need only pilots and settings."""
-    plan = ProfilePlanRecord(
-        left_out=0,
-        anchors=[],
-        carriers=[],
-        pilots=pilots.tolist(),
-    )
+    plan = ProfilePlanRecord(carriers=[], pilots=pilots.tolist())
     job = cast(Job[ProfileSettings], SimpleNamespace(settings=SETTINGS, restricted=False))
     return MeasuredJob(
         job=job,

@@ -216,13 +216,11 @@ def example(run: Path) -> None:
     """
     from stickytoken.demo.context import EXAMPLE
 
-    opened = stickytoken.open_run(run)
-    if opened.evidence is None:
-        refuse(f"the run in {run} keeps no curves and pairs: run detect without --set report=false")
+    stickytoken.open_run(run)  # only for the error if it cannot be opened
     EXAMPLE.mkdir(parents=True, exist_ok=True)
-    for name in ("run.json", "plan.json", "evidence.json", "normalizer.json"):
+    for name in ("run.json", "plan.json", "normalizer.json"):
         shutil.copyfile(run / name, EXAMPLE / name)
-    for name in ("tokens.parquet", "vocabulary.parquet", "evidence.parquet"):
+    for name in ("tokens.parquet", "vocabulary.parquet"):
         table = pl.read_parquet(run / name)
         table.write_parquet(EXAMPLE / name, compression="zstd", compression_level=22)
 
@@ -292,8 +290,7 @@ def tampered() -> None:
 
 def write_run_and_repair(run_folder: Path, repair_folder: Path, work_folder: Path) -> None:
     """Copy a run and the record of a repair into the folder `TAMPERED`, without paths of this machine."""
-    names = (PLAN_FILE, TOKENS_FILE, VOCABULARY_FILE, "evidence.json", "evidence.parquet", "normalizer.json")
-    for name in names:
+    for name in (PLAN_FILE, TOKENS_FILE, VOCABULARY_FILE, "normalizer.json"):
         shutil.copy(run_folder / name, TAMPERED)
     (TAMPERED / "repair-example").mkdir()
     run_record = json.loads((run_folder / RUN_FILE).read_text("utf-8"))

@@ -485,7 +485,7 @@ def planted(
     available = {token.id: token for token in categorize(encoder.tokenizer).available}
     planted_set = set().union(*ids_of.values())
     others = np.random.default_rng(5).permutation(list(available))[:sample].tolist()
-    run = detected(encoder, tokens=sorted(planted_set.union(others)), out=out / "run", evidence=False)
+    run = detected(encoder, tokens=sorted(planted_set.union(others)), out=out / "run")
     results = Results(name, encoder.device, model=Path(model).name, tokens=len(run.tokens))
 
     table = run.tokens.filter(pl.col("token_id").is_in(planted_set) | (pl.col("token") == "[CLS]"))
@@ -583,7 +583,7 @@ def measure_again(run: Run, count: int, sentences: list[str], out: Path) -> Run:
     candidates = run.tokens.sort("erased", descending=True, nulls_last=True)["token_id"][:count].to_list()
     ids = sorted({*candidates, *run.sticky["token_id"]})
     encoder = require_ids(encoder_for(None, run, "the benchmark"), "this benchmark").at(PRECISION)
-    return detected(encoder, sentences=sentences, tokens=ids, out=out, evidence=False)
+    return detected(encoder, sentences=sentences, tokens=ids, out=out)
 
 
 def compare_flagged(name: str, title: str, first: Run, second: Run) -> None:

@@ -206,7 +206,7 @@ def correctness(visit: Visit) -> bool:
         """Judge the tokens with a screen in this precision; None is float32."""
         settings = replace(PROFILE, screen_precision=precision)
         out = visit.work_folder / "correctness" / folder
-        return stickytoken.detect(encoder, settings=settings, tokens=token_ids, out=out, evidence=False)
+        return stickytoken.detect(encoder, settings=settings, tokens=token_ids, out=out)
 
     expected = run_detection(on_cpu, None, "cpu")
     on_device = load(visit.device)

@@ -66,9 +66,8 @@ def introduction(run: Run, title: str) -> list[str]:
         f"The model was measured on {run.record.started[:10]}, in run {run.record.identity[:12]}.",
         f"The run found {sticky} among {run.record.tokens:,} examined tokens of {title}.",
         f"The vocabulary has {run.record.model.vocabulary:,} entries, {run.available:,} of which can "
-        f"appear in text. The mean similarity u, which is the mean cosine over pairs of vocabulary entries, "
-        f"is {result.mean_similarity:.5f}. The run encoded {result.sequences:,} texts "
-        f"({texts_per_token:.1f} per examined token).",
+        f"appear in text. The run encoded {result.sequences:,} texts ({texts_per_token:.1f} per examined "
+        "token).",
         " ".join(run.description.lines),
         *reading_paragraph(run, plan),
     ]

@@ -42,9 +42,9 @@ from stickytoken import analyze_vocabulary, load_encoder
 from stickytoken.cli.console import progress_bar
 from stickytoken.data import choose_corpus
 from stickytoken.detection import probe
-from stickytoken.encoders import Encoder, load_tokenizer, mean_similarity
+from stickytoken.encoders import Encoder, load_tokenizer
 from stickytoken.measurement import ResultFolder, ShardCost
-from stickytoken.measurement.engine import LocalEngine
+from stickytoken.measurement.engine import LocalEngine, ignore_progress
 from stickytoken.methods.base import Job
 from stickytoken.methods.runner import SHARD_PROBES, Runner
 from stickytoken.methods.std import (
@@ -55,6 +55,7 @@ from stickytoken.methods.std import (
     candidate_threshold,
 )
 from stickytoken.methods.std.counting import CountedRunner
+from stickytoken.methods.std.mean_similarity import measure_mean_similarity
 from stickytoken.methods.std.placement import TIE, validation_order
 from stickytoken.methods.std.plan import make_plan
 from stickytoken.methods.std.records import StdResultRecord
@@ -108,7 +109,7 @@ def minilm(
         options["shard_probes"] = ACCELERATOR_SHARD
     with tempfile.TemporaryDirectory() as work:
         folder = out or Path(work) / "run"
-        run = detected(encoder, method="std", pairs=pairs, out=folder, evidence=False, **options)
+        run = detected(encoder, method="std", pairs=pairs, out=folder, **options)
         compare_run(results, run, candidates)
     results.finish()
 
@@ -494,7 +495,7 @@ def check_similarities(results: Results, encoder: Encoder, pairs: pl.DataFrame) 
 
 def check_mean_similarity(results: Results, encoder: Encoder, published_mean: float) -> None:
     """Check that the mean similarity u of the model is the published one."""
-    u = mean_similarity(encoder).value
+    u = measure_mean_similarity(encoder, Runner.in_memory(encoder, ignore_progress)).value
     results.check(
         "mean similarity u",
         f"{published_mean:.5f} to 1e-4",

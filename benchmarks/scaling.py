@@ -93,10 +93,10 @@ def run_case(case: str, out: Path) -> None:
         killed_processes: list[int] = []
 
         def kill_one_worker(step: Progress) -> None:
-            """Kill a worker when the first shard of a stage after the mean similarity has been computed."""
+            """Kill a worker when the first shard of a stage has been computed."""
             if not detection.kill or killed_processes:
                 return
-            if step.computed and step.stage != "mean similarity":
+            if step.computed:
                 process = engine.reports[0].pid
                 killed_processes.append(process)
                 os.kill(process, signal.SIGKILL)

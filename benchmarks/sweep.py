@@ -122,7 +122,7 @@ class Trial:
         available = stickytoken.analyze_vocabulary(encoder).available
         self.step = "detect"
         run_folder = self.folder / "run"
-        detect(encoder, sentences=SENTENCES, sample=SAMPLE, out=run_folder, evidence=False)
+        detect(encoder, sentences=SENTENCES, sample=SAMPLE, out=run_folder)
         self.step = "embed"
         vector_file = self.folder / "vectors.parquet"
         embed_file(encoder, TEXTS, vector_file)

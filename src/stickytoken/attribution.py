@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.detection.run import Run, encoder_for, open_run
-from stickytoken.encoders.mean_similarity import mean_similarity
 from stickytoken.encoders.protocol import IdEncoder, content_limit, require_ids, similarity_of
 from stickytoken.errors import EncodingError, InputError
 from stickytoken.inspection.shapley import divide_vector
@@ -80,8 +79,6 @@ class Why:
     Attributes:
         model: Name of the model.
         similarity: Cosine similarity of the two texts, as the model encodes them.
-        u: Mean cosine of two random vocabulary entries, as recorded in the run, or estimated if there is no
-            run.
         first: The first text, divided into n parts.
         second: The second text, divided into m parts.
         matrix: Contribution of each pair of parts, float32 of shape (n, m). The contributions sum to the
@@ -100,7 +97,6 @@ class Why:
 
     model: str
     similarity: float
-    u: float
     first: ReadText
     second: ReadText
     matrix: NDArray[np.float32]
@@ -163,7 +159,6 @@ class Why:
             "model": self.model,
             "run": self.run,
             "similarity": self.similarity,
-            "u": self.u,  # the mean similarity, as the paper calls it
             "without_sticky": self.without_sticky,
             "declared_similarity": str(self.declared_similarity),
             "strongest": [asdict(pair) for pair in self.strongest(top)],
@@ -176,8 +171,6 @@ class Why:
 # Maximum number of parts per text. A text with more tokens or words is divided into this many spans, because
 # the computing time grows with the number of parts.
 _MAX_PARTS = 48
-# Number of vocabulary entries used to estimate `Why.u` if there is no run.
-_ENTRIES_FOR_U = 256
 
 
 def why(
@@ -236,11 +229,9 @@ def why(
         second_contributions = _compute_contributions(model, second_text, "second text", progress)
     # The cosine is the product of two unit vectors, each of which is the sum of its contributions.
     matrix = first_contributions @ second_contributions.T
-    u = mean_similarity(model, most=_ENTRIES_FOR_U).value if opened is None else opened.mean_similarity
     return Why(
         model=model.name,
         similarity=similarity,
-        u=u,
         first=_measure_deletions(model, first_text, second_unit, similarity),
         second=_measure_deletions(model, second_text, first_unit, similarity),
         matrix=matrix.astype(np.float32),
@@ -396,10 +387,7 @@ _NAMED_TOKENS = 3
 def summary(result: Why, top: int = 10) -> list[str]:
     """Return a few sentences about what makes the two texts similar, based on the ``top`` strongest pairs."""
     pairs = result.grouped().strongest(top)
-    lines = [
-        f"The cosine of the two texts is {result.similarity:.3f}; two of this model's vocabulary entries "
-        f"have a cosine of {result.u:.3f} on average."
-    ]
+    lines = [f"The cosine of the two texts is {result.similarity:.3f}."]
     if result.declared_similarity is not Similarity.COSINE:
         lines.append(
             f"The model compares vectors by {result.declared_similarity}; all similarities here are cosines."

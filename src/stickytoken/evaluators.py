@@ -97,7 +97,6 @@ class StickyTokenEvaluator(SentenceEvaluator):
                 sentences=self.sentences,
                 settings=self.settings,
                 out=Path(folder) / "run",
-                evidence=False,
             )
         names = [quoted(token) for token in run.sticky["token"]]
         logger.info(f"{counted(len(names), 'sticky token')} {' '.join(names)}".rstrip())

@@ -162,7 +162,7 @@ def table_row(run: Run) -> str:
         if largest.low is not None and largest.high is not None:
             cell += f" ({measure.interval(largest.low, largest.high)})"
         largest_cells.append(cell)
-    minutes = counted(max(1, round(run.seconds / 60)), "minute")
+    minutes = counted(max(1, round(run.result.seconds / 60)), "minute")
     device = record.hardware.get("device_name") or record.hardware["device"]
     if device == "cpu":
         device = counted(int(record.hardware["torch_threads"]), "CPU thread")

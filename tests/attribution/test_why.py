@@ -151,7 +151,6 @@ def test_sticky_tokens_of_the_run_are_marked_and_deleted(planted_run, planted_fo
     ]
     other = unit_vector(encoder, ids_of(encoder, SECOND))
     assert explanation.without_sticky == pytest.approx(unit_vector(encoder, other_ids) @ other, abs=1e-6)
-    assert explanation.u == run.mean_similarity
     last_sentence = summary(explanation)[-1]
     assert repr(sticky) in last_sentence
     assert f"stickytoken show {run.path}" in last_sentence

@@ -224,7 +224,6 @@ def test_settings_that_methods_share_have_one_type_and_one_description():
 
 def test_a_setting_only_for_python_is_not_on_the_command_line():
     assert "attribution_carriers" not in options("explain") | settings("explain")
-    assert "anchors" not in options("detect") | settings("detect")
 
 
 def test_every_category_of_the_vocabulary_is_explained():

@@ -54,12 +54,11 @@ def test_detect_prints_what_show_prints(workspace, run):
 
 def test_detect_and_show_print_the_stored_wall_time(workspace, run):
     stored = open_run(run)
-    assert stored.seconds == round(stored.result.seconds + stored.evidence.record.seconds, 1)
-    time_taken = f", {minutes(stored.seconds)}. Run folder: {run}"
+    time_taken = f", {minutes(stored.result.seconds)}. Run folder: {run}"
     assert time_taken in (workspace / "printed.txt").read_text("utf-8")
     assert time_taken in planted.command("show", run).stdout
     document = planted.document(planted.command("show", run, "--format", "json"))
-    assert document["seconds"] == stored.seconds
+    assert document["seconds"] == stored.result.seconds
 
 
 def test_the_answer_comes_first_and_says_the_harm_in_a_search(workspace, run):
@@ -85,8 +84,7 @@ def test_the_rule_and_the_effort_end_the_answer(run):
 def test_json_has_the_result_and_the_sticky_tokens(run):
     document = planted.document(planted.command("show", run, "--format", "json"))
     assert " ".join(sorted(document)) == (
-        "available confirmed found headline in_documents looked_at mean_similarity mean_similarity_entries "
-        "mean_similarity_error method model ordinary_contraction "
+        "available confirmed found headline in_documents looked_at method model ordinary_contraction "
         "ordinary_found ordinary_push random_in_documents random_pushing run screening_carriers seconds "
         "sequences sticky texts_per_token unconfirmed vectors_compared"
     )
@@ -124,8 +122,6 @@ def test_tokens_that_were_asked_for_are_all_listed(workspace, options, tmp_path,
         "screen",
         "confirm-1",
         "confirm-further",
-        "mean similarity",
-        "evidence",
         "report",
     ]
     (folder,) = Path("runs").iterdir()
@@ -182,15 +178,11 @@ def test_what_a_method_or_a_run_does_not_have_is_refused(
     planted.assert_refused(*command.split(), saying=saying)
 
 
-def test_probe_prints_evidence_and_curves_and_stores_nothing(workspace, run, options, tmp_path, monkeypatch):
+def test_probe_prints_evidence_and_stores_nothing(workspace, run, options, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = planted.command("probe", workspace / "planted", "!", "river", *options)
     assert re.search(r"34 +! +OK +\d+% +\d+% to \d+% .* sticky, serious", result.stdout)
     assert "'!': leaves " in result.stdout
-    for side in ("below", "above"):
-        assert f"Similarity of pairs {side} the mean similarity, by number of copies" in result.stdout
-    for name in ("!", "river", r"\(ordinary tokens\)"):
-        assert len(re.findall(rf"^{name}( +-?\d\.\d{{4}}){{7}} *$", result.stdout, re.MULTILINE)) == 2
     assert says(result.stdout, "40%", "ordinary")
     assert list(tmp_path.iterdir()) == []
 

@@ -202,15 +202,16 @@ def test_a_vocabulary_limits_the_share_alone(clean, changed):
     assert says(reasons(comparison), "335 to 335")
 
 
-def test_other_anchors_of_the_same_texts_are_noticed(clean, changed):
+def test_other_carriers_of_the_same_texts_are_noticed(clean, changed):
     folder = changed()
     plan = json.loads((folder / "plan.json").read_text("utf-8"))
-    for number, anchor in enumerate(plan["anchors"][::2]):
-        plan["anchors"][2 * number] = f"another {anchor}"
+    kept = len(plan["carriers"]) // 2 - 1
+    plan["carriers"][kept:] = [f"another {carrier}" for carrier in plan["carriers"][kept:]]
     (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     comparison = compare([clean, folder])
     assert comparison.comparability.answers[ComparedNumber.ERASED] is CARE
-    assert says(reasons(comparison), "texts", "model (clean)", "model (changed)", "50%")
+    shared = f"{kept / len(plan['carriers']):.0%}"
+    assert says(reasons(comparison), "texts", "model (clean)", "model (changed)", shared)
 
 
 @pytest.mark.parametrize(

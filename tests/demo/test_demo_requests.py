@@ -148,13 +148,13 @@ def test_a_good_request_is_computed(events, computed):
 def test_values_that_are_refused_are_one_line_and_nothing_is_computed(app, computed, logged):
     """`test_demo_trial.py` has what else is refused."""
     events = Events(app)
-    evidence = ("input", "Run", "Token to show")
+    look = ("input", "Run", "Token to show")
     for event, values, named in (
         (("click", *TRY), (*GOOD[:4], 33), ["copies", 33]),
         (("click", *TRY), (GOOD[0], "x" * 5_000_000, *GOOD[2:]), ["sentence B", "5,000,000"]),
-        (evidence, (["second"], 5), ["no run", "name"]),
-        (evidence, ("second", "x"), ["no token", "id"]),
-        (evidence, ("second", 10**8), [10**8]),
+        (look, (["second"], 5), ["no run", "name"]),
+        (look, ("second", "x"), ["no token", "id"]),
+        (look, ("second", 10**8), [10**8]),
         (("input", "Run"), ({},), ["no run", "name"]),
         (("input", *FILTERS), ("second", "", "sticky", [], []), ["verdict", "list"]),
     ):

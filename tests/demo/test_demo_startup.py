@@ -43,7 +43,7 @@ def test_the_page_is_there_before_the_model_and_the_example_follows(early, start
     expect(early.get_by_role("button", name="Show what happens")).to_be_disabled()
     expect(early.get_by_label("Sentence A")).to_be_disabled()
     open_tab(early, "Explore")
-    expect(early.locator("#explore-evidence .card .token").first).to_be_visible()
+    expect(early.locator("#explore-card .card .token").first).to_be_visible()
     assert set(SHOWN[:4]) <= set(rows(early))
     open_tab(early, "Try")
     model, run, runs = hostile

@@ -223,7 +223,7 @@ def test_every_number_equals_that_of_a_plain_version_of_the_method(
         [rates[""] for rates, *_ in validated.values()], n=4, method="inclusive"
     )
 
-    assert run.mean_similarity == pytest.approx(mean, abs=1e-6)
+    assert run.plan.mean_similarity == pytest.approx(mean, abs=1e-6)
     assert run.result.score_threshold == pytest.approx(threshold, abs=1e-6)
     assert run.result.rate_threshold == pytest.approx(third + 0.7 * (third - first), abs=1e-9)
     assert run.tokens["token_id"].to_list() == [token_id for token_id, _ in scores]
@@ -294,8 +294,8 @@ def test_progress_tells_of_every_stage_up_to_its_end(encoder, tmp_path):
     )
     last = {event.stage: event for event in events}
     first = {event.stage: event for event in reversed(events)}
-    assert [event.done for event in first.values()] == [0, 0, 0]  # or its speed could not be told
-    assert list(last) == ["mean similarity", "texts", "evidence"]
+    assert [event.done for event in first.values()] == [0, 0]  # or its speed could not be told
+    assert list(last) == ["mean similarity", "texts"]
     assert (last["mean similarity"].done, last["mean similarity"].total) == (125, 125)
     texts = last["texts"]
     assert texts.done == texts.total == texts.computed == texts.sequences > 5 * 19

@@ -73,7 +73,7 @@ def test_a_run_finds_a_model_that_was_named_by_a_relative_path_from_any_folder(
 ):
     monkeypatch.chdir(bert_folder.parent)
     options = {"sentences": planted.small_corpus(), "settings": planted.SMALL, "tokens": [60]}
-    run = detect(bert_folder.name, out=tmp_path / "run", evidence=False, **options)
+    run = detect(bert_folder.name, out=tmp_path / "run", **options)
     monkeypatch.chdir(tmp_path)
     assert (run.model_name, run.record.model.folder) == (bert_folder.name, str(bert_folder.resolve()))
     encoder_for(None, open_run("run"), "this test")

@@ -24,7 +24,7 @@ def test_a_server_that_has_changed_its_model_has_no_run(tmp_path, monkeypatch):
     server = EmbeddingServer(load_encoder(tmp_path / "model", device="cpu"), Behaviour())
     with server.running() as url:
         encoder = load_encoder(f"{url}#mini", tokenizer=str(tmp_path / "model"))
-        run = profiled.detect_profile(encoder, tmp_path / "runs" / "mini", insertion="words", evidence=False)
+        run = profiled.detect_profile(encoder, tmp_path / "runs" / "mini", insertion="words")
         for source in (encoder, f"{url}#mini"):
             assert find_run(source, tmp_path / "runs").run.path == run.path
         server.behaviour.wrong = True

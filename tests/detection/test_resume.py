@@ -78,7 +78,7 @@ def test_every_file_is_written_while_the_run_is_locked(encoder, tmp_path, monkey
     write_atomically = measurement.write_atomically
     monkeypatch.setattr(measurement, "write_atomically", write_locked)
     continued(encoder, folder, tokens=["river"])
-    assert {"run.json", "tokens.parquet", "evidence.parquet", "normalizer.json"} <= names
+    assert {"run.json", "tokens.parquet", "normalizer.json"} <= names
 
 
 def test_a_resumed_run_keeps_the_time_at_which_it_was_started(encoder, run_copy):
@@ -142,7 +142,7 @@ def test_ctrl_c_while_a_record_is_written_is_ctrl_c_and_no_other_error(encoder, 
 
     monkeypatch.setattr(RunFolder, "write_record", recorded)
     continued(encoder, tmp_path / "run", tokens=[60])
-    records = {"identity.json", "run.json", "plan.json", "evidence.json", "normalizer.json", "time.json"}
+    records = {"identity.json", "run.json", "plan.json", "normalizer.json", "time.json"}
     assert {name for name, _ in written} == records
     for name, record in written:
         moments = 0
@@ -191,7 +191,7 @@ def test_a_kill_in_any_round_leaves_a_run_that_continues(model, whole_profile, t
     folder = tmp_path / "run"
     before = ("identity.json", "plan.json", "vocabulary.parquet")
     rounds = ("pilot-000005.parquet", "screen-000000.parquet", "confirm-1-000003.parquet")
-    after = ("mean similarity-000000.parquet", "effects.parquet", "tokens.parquet")
+    after = ("effects.parquet", "tokens.parquet")
     for name in (*before, *rounds, *after):
         assert died(profiled.detect_in_small_shards, model, folder, name) == name
         assert not list(folder.rglob(name))
@@ -207,7 +207,7 @@ def test_the_plan_is_read_again_and_not_made_anew(model, whole_profile, tmp_path
     folder = copied(whole_profile, tmp_path / "run")
     shutil.rmtree(folder / "shards")
     (folder / "tokens.parquet").unlink()
-    marked = open_run(whole_profile).plan.model_copy(update={"left_out": 7})
+    marked = open_run(whole_profile).plan.model_copy(update={"call_noise": 0.5})
     (folder / "plan.json").write_text(marked.model_dump_json(), encoding="utf-8")
     profiled.detect_profile(load_encoder(model, device="cpu"), folder, shard_probes=profiled.SHARD_PROBES)
     assert open_run(folder).plan == marked

@@ -235,9 +235,7 @@ def test_code_that_tells_roles_apart_gets_no_single_route_of_a_shortened_model(b
 @pytest.fixture(scope="module")
 def run(prompted, tmp_path_factory):
     folder = tmp_path_factory.mktemp("role-run") / "run"
-    return profiled.detect_in_documents(
-        load_encoder(prompted, device="cpu"), folder, sample=4, evidence=False
-    )
+    return profiled.detect_in_documents(load_encoder(prompted, device="cpu"), folder, sample=4)
 
 
 def test_a_run_measures_documents_and_records_both_prompts(run):

@@ -145,7 +145,7 @@ def test_later_changes_of_the_whole_model_are_followed(two_tokenizers):
 
 def test_a_run_records_its_route(two_tokenizers, tmp_path):
     encoder = load_encoder(two_tokenizers, device="cpu", route="query")
-    detect(encoder, sentences=tiny.sentences(300), sample=6, out=tmp_path / "run", evidence=False)
+    detect(encoder, sentences=tiny.sentences(300), sample=6, out=tmp_path / "run")
     model = open_run(tmp_path / "run").record.model
     assert (model.route, model.loading.settings.route) == ("query", "query")
 

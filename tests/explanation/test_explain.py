@@ -22,7 +22,7 @@ import tiny_decoders
 from naming import naming, says
 from prompted_loading import encoder_of, read
 from stickytoken import load_encoder, open_run
-from stickytoken.data import collect_sentences
+from stickytoken.data import collect_sentences, load_sentences, open_ended
 from stickytoken.errors import InputError, RunError
 from stickytoken.explanation import ExplainSettings, Explanation, _attribution, explain, measuring
 from stickytoken.explanation.files import read_explanation
@@ -268,6 +268,28 @@ def test_a_run_gives_texts_and_says_who_is_benign(tmp_path, encoder):
     }
     with pytest.raises(RunError, match=naming("max_length", "modules", "tokenizer")):
         explain(encoder, ["river"], run=run, settings=SMALL)
+
+
+def test_carriers_of_a_run_are_compared_with_other_packaged_sentences(small_run, encoder):
+    corpus = load_sentences(None)
+    materials = [choose_texts(encoder, SMALL, small_run, None, corpus) for _ in range(2)]
+    (anchors,) = {tuple(material.anchors) for material in materials}
+    assert [carrier.text for carrier in materials[0].carriers] == small_run.plan.texts[: SMALL.carriers]
+    assert len(anchors) == len(set(anchors)) == 64
+    assert set(anchors) <= set(corpus.texts)
+    assert {open_ended(text) for text in anchors}.isdisjoint(small_run.plan.texts)
+    other = choose_texts(encoder, replace(SMALL, seed=7), small_run, None, corpus)
+    assert set(other.anchors) != set(anchors)
+
+
+def test_a_model_that_cannot_read_the_packaged_sentences_needs_others(tmp_path):
+    foreign = load_encoder(profiled.foreign_model())
+    run = profiled.detect_profile(foreign, tmp_path / "run", sample=5)
+    word = profiled.WORDS[0]
+    with pytest.raises(InputError, match=naming(foreign.name, "pass sentences")):
+        explain(foreign, [word], run=run, settings=SMALL)
+    explained = explain(foreign, [word], run=run, sentences=profiled.corpus(), settings=SMALL)
+    assert explained.source == "test"
 
 
 def test_a_run_alone_has_its_model_loaded_and_its_worst_tokens_taken(planted_run, planted_folder):

@@ -132,7 +132,7 @@ def test_a_sticky_token_closes_the_gate_and_without_one_it_is_open(runs):
     first = result.findings[0]
     assert first.identity == (Path(runs(2).model_name).name, first.properties["token"])
     (note,) = (note for note in result.notes if "non-default settings" in note)
-    assert "anchors 80" in note
+    assert "confirming_texts 24" in note
     assert "seed" not in note
     result = check(runs(0))
     assert (result.passed, result.findings, result.incomplete) == (True, (), ())

@@ -106,9 +106,9 @@ RUN_RECORDS = {
     "binary": (b"\xff\xfe\x00binary", "damaged"),
     "endless nesting": (b"[" * 100_000, "damaged"),
     "an empty object": (b"{}", NO_VERSION),
-    "a version alone": (b'{"schema_version": 6}', naming("identity")),
-    "older": (b'{"schema_version": 3}', naming(3, 6, "detect")),
-    "newer": (b'{"schema_version": 7, "news": true}', naming(7, 6, "upgrade")),
+    "a version alone": (b'{"schema_version": 7}', naming("identity")),
+    "older": (b'{"schema_version": 3}', naming(3, 7, "detect")),
+    "newer": (b'{"schema_version": 8, "news": true}', naming(8, 7, "upgrade")),
 }
 
 
@@ -132,7 +132,7 @@ def test_a_run_json_that_cannot_be_read_is_an_error_for_reader_and_writer_and_st
             for value in (0, True, 1.0, "1")
         ),
         ({"flavour": "sweet"}, naming("flavour")),
-        ({"method": "profile"}, naming("result.mean_similarity")),
+        ({"method": "profile"}, naming("result.looked_at")),
         ({"method": "guess"}, naming("method", "'profile'", "'std'")),
     ],
 )

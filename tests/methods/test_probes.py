@@ -1,20 +1,15 @@
-"""Random placement, anchors and curves of copies, against loops and plain draws."""
+"""Random placement of copies, against loops and plain draws."""
 
 import math
 import random
 from collections import Counter
-from itertools import product
 
-import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-import profiled
 from stickytoken.insertion import Token
 from stickytoken.methods.probes import balanced
 from stickytoken.methods.std.placement import PathsByToken, Walk, walk_vocabulary
-from stickytoken.methods.symptoms import AnchorPanel, SymptomStage
-from stickytoken.unit_vectors import unit_vectors
 
 TEXTS = ["tip", " tip", "to do", " a b c", "x\ty", "[CLS]", "\N{BLACK STAR}"]
 VOCABULARY = [Token(token_id, TEXTS[token_id % len(TEXTS)]) for token_id in range(3, 90, 2)]
@@ -77,19 +72,6 @@ def test_walked_paths_are_those_of_the_published_stream_whichever_tokens_are_wan
     assert some == {token.id: walks[token.id] for token in expected}
 
 
-def test_pairs_count_strictly_below_the_mean_similarity():
-    generator = np.random.default_rng(3)
-    anchors, carriers = (unit_vectors(generator.normal(size=(count, 6)) + 0.4) for count in (3, 5))
-    panel = AnchorPanel(anchors)
-    before = (carriers @ anchors.T).astype(float)
-    u = float(np.median(before[0]))
-    edge = float(before[0, 0])
-    assert np.array_equal(panel.against(carriers, u).is_unrelated, before < u)
-    assert np.array_equal(panel.against(carriers, u).before, before)
-    assert not panel.against(carriers, edge).is_unrelated[0, 0]
-    assert panel.against(carriers, np.nextafter(edge, 2)).is_unrelated[0, 0]
-
-
 topics = st.lists(st.sampled_from("abcd"), max_size=25)
 
 
@@ -112,44 +94,3 @@ def test_every_item_has_the_same_chance_to_come_first():
     counts = Counter(balanced(groups, 1, seed)[0] for seed in range(draws))
     for index in range(8):
         assert abs(counts[index] - draws / 8) <= 4 * math.sqrt(draws / 8)
-
-
-MARKED = Token(7, " x")
-SYMPTOM_COPIES = (1, 2, 5)
-SHORT_TEXTS = ("a boat", "", "three more words", "one")
-PROBE_DIMENSION, ANCHORS = 5, 6
-
-
-def symptoms_of(u):
-    anchors = profiled.hashed_vectors([f"anchor {k}" for k in range(ANCHORS)], PROBE_DIMENSION)
-    panel = AnchorPanel(unit_vectors(anchors))
-    return SymptomStage(
-        SHORT_TEXTS,
-        SYMPTOM_COPIES,
-        panel.against(unit_vectors(profiled.hashed_vectors(SHORT_TEXTS, PROBE_DIMENSION)), u),
-    )
-
-
-@pytest.mark.parametrize("u", [-2.0, -0.2, 0.6, 2.0])  # the first and the last leave a side empty
-def test_curves_equal_loops_over_pairs(u):
-    stage = symptoms_of(u)
-    probes = list(stage.probes(MARKED))
-    assert probes == [text + " x" * copies for text in SHORT_TEXTS for copies in SYMPTOM_COPIES]
-    assert stage.probes_per_token == len(probes)
-    vectors = profiled.hashed_vectors(probes, PROBE_DIMENSION)
-    after = (unit_vectors(vectors) @ stage.panel.anchors.vectors.T).reshape(
-        len(SHORT_TEXTS), len(SYMPTOM_COPIES), ANCHORS
-    )
-    expected = {"below": [], "above": []}
-    for copies in range(1 + len(SYMPTOM_COPIES)):
-        sides = {"below": [], "above": []}
-        for text, query in product(range(len(SHORT_TEXTS)), range(ANCHORS)):
-            before = stage.panel.before[text, query]
-            similarities = before if copies == 0 else after[text, copies - 1, query]
-            sides["below" if before < u else "above"].append(similarities)
-        for side, measured in sides.items():
-            expected[side] += [sum(measured) / len(measured)] if measured else []
-    measured = stage.measure(MARKED, vectors)
-    assert set(measured) == set(expected)
-    for side, curve in expected.items():
-        assert measured[side] == pytest.approx(curve, abs=1e-6)

@@ -15,7 +15,7 @@ from hostile import HOSTILE
 from naming import naming
 from stickytoken.errors import RepairError, RunError
 from stickytoken.repairs import open_repair, records
-from stickytoken.repairs.documents import format_block, format_document, mean_curves, write_documents
+from stickytoken.repairs._documents import format_block, format_document, write_documents
 from stickytoken.repairs.model_folder import write_model
 from stickytoken.repairs.records import REPAIR_FILE
 from stickytoken.repairs.tokenizer_edit import ModelEdit, read_pipeline
@@ -26,7 +26,7 @@ def test_hostile_tokens_break_no_table_and_stay_visible(name):
     text = format_document(repaired.repair_record(name, "river"))
     assert all(character.isprintable() or character == "\n" for character in text)
     assert "<b>" not in text
-    tables = [line for line in text.split("\n") if line.startswith("|") and "copies" not in line]
+    tables = [line for line in text.split("\n") if line.startswith("|")]
     assert {line.replace(r"\|", "").count("|") for line in tables} <= {4, 5, 6, 11}
 
 
@@ -53,22 +53,6 @@ def test_a_folder_gets_its_documents_and_the_card_keeps_what_it_said(tmp_path):
     assert open_repair(tmp_path).record == record
 
 
-def test_the_curves_of_all_tokens_are_averaged():
-    record = repaired.repair_record("river", "stone")
-    river, stone = record.tokens
-    higher = stone.curve.model_copy(update={"before": [0.0, 0.3, 0.6]})
-    tokens = [river, stone.model_copy(update={"curve": higher})]
-    curves = mean_curves(record.model_copy(update={"tokens": tokens}))
-    assert curves.copies == [0, 1, 8]
-    assert curves.lines["before"] == pytest.approx([0.0, 0.2, 0.5])
-    assert list(curves.lines) == ["before", "after", "ordinary token"]
-
-
-def test_the_document_has_the_mean_curves():
-    document = format_document(repaired.repair_record("river"))
-    assert "| before | 0.000 | 0.100 | 0.400 |" in document
-
-
 def test_a_repair_is_a_table_in_the_units_of_the_rule():
     (row,) = records.token_rows(repaired.repair_record("river"))
     assert (row["erased_before"], row["erased_after"]) == (0.45, 0.02)
@@ -89,7 +73,6 @@ def test_numbers_that_were_not_measured_are_missing():
     (row,) = records.token_rows(unseen)
     assert row["push_after"] is None
     assert "| – | – | – | – | – | – |" in format_document(unseen)
-    assert mean_curves(unseen) is None
 
 
 def changed(record, **after):

@@ -10,16 +10,18 @@ import polars as pl
 import pytest
 
 import planted
+import profiled
 import stickytoken
 from naming import naming
 from report_pages import GRAVE, opened, violations, wait_for_plots, wait_until, words_cut_off
-from stickytoken import open_run
+from stickytoken import load_encoder, open_run
 from stickytoken.errors import InputError, RunError
 from stickytoken.reports import save_figures
 from stickytoken.reports.cards import MOST_CARDS
 from stickytoken.reports.content import read_content
-from stickytoken.reports.facts import paper_figures, report_figures
+from stickytoken.reports.facts import report_figures
 from stickytoken.reports.figures import template
+from stickytoken.reports.figures.run import flagged_categories
 
 NO_SPACE = os.strerror(errno.ENOSPC)
 
@@ -82,7 +84,7 @@ def test_it_is_quiet_and_never_wider_than_the_screen(browser, folder, name, widt
 
 
 def test_pictures_follow_the_colour_scheme(browser, folder):
-    ink = "getComputedStyle(document.querySelector('#figure-lift-distribution .xtitle')).fill"
+    ink = "getComputedStyle(document.querySelector('#figure-erased-distribution .xtitle')).fill"
     with opened(browser, folder / "report.html", color_scheme="light") as (page, heard):
         wait_for_plots(page)
         light = page.evaluate(ink)
@@ -162,11 +164,13 @@ def test_paper_is_light_and_has_the_numbers_and_no_legend_over_an_axis(browser, 
             assert heard == []
 
 
-def test_a_closed_part_opens_by_its_link_and_is_drawn_then(browser, clean_run, tmp_path):
+def test_a_closed_part_opens_by_its_link_and_is_drawn_then(browser, tmp_path):
+    encoder = load_encoder(profiled.planted_model(0))
+    clean_run = profiled.detect_in_documents(encoder, tmp_path / "run", sample=10)
     stickytoken.report(clean_run, out=tmp_path / "clean.html")
     with opened(browser, tmp_path / "clean.html") as (page, heard):
-        page.get_by_role("link", name="Symptom curves").click()
-        wait_until(page, "document.querySelector('#figure-symptom-curves .main-svg')?.clientWidth > 300")
+        page.get_by_role("link", name="Push of the tokens measured in documents").click()
+        wait_until(page, "document.querySelector('#figure-push-distribution .main-svg')?.clientWidth > 300")
         assert heard == []
 
 
@@ -174,7 +178,7 @@ def test_figures_are_saved_as_png_svg_and_pdf(browser, folder, tmp_path):
     result = planted.command("report", folder, "-f", "json", "--figures", tmp_path / "figures")
     assert result.exit_code == 0, result.stderr
     content = read_content(folder)
-    names = {figure.name for figure in [*report_figures(content), *paper_figures(content)]}
+    names = {figure.name for figure in [*report_figures(content), flagged_categories(content.tokens)]}
     files = list((tmp_path / "figures").iterdir())
     kinds = ("png", "svg", "pdf")
     assert {path.name for path in files} == {f"{name}.{kind}" for name in names for kind in kinds}

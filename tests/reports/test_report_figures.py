@@ -14,7 +14,8 @@ from stickytoken.explanation.files import explanation_folders, read_explanation
 from stickytoken.methods import Column, Distribution, Scatter
 from stickytoken.methods.measures import ERASED
 from stickytoken.reports._comparison import tokens_by_run, worst_by_run
-from stickytoken.reports.figures import AFTER, CONTROL, SERIES, STICKY, stack_panels, template
+from stickytoken.reports.content import read_content
+from stickytoken.reports.figures import AFTER, CONTROL, SERIES, STICKY, new_panels, stack_panels, template
 from stickytoken.reports.figures.effects import costs, token_costs
 from stickytoken.reports.figures.explanation import explanation_figures
 from stickytoken.reports.figures.run import (
@@ -22,8 +23,8 @@ from stickytoken.reports.figures.run import (
     break_down,
     composition,
     distribution,
+    flagged_categories,
     scatter,
-    symptom_curves,
 )
 
 FINITE = st.floats(-1, 1, allow_nan=False)
@@ -129,31 +130,8 @@ def test_a_name_covers_no_mark_of_another_token():
     assert -names["stew"].ay > 15 + 13  # above the mark of doorway, which lies 15 pixels higher on a phone
 
 
-COPIES = [0, 1, 32]
-CURVES = [
-    {"token": "!", "verdict": "sticky", "copies": COPIES, "below": [0.1, 0.2, 0.3], "above": [0.5, 0.4, 0.3]}
-]
-CONTROLS = [
-    {"token": name, "verdict": None, "copies": COPIES, "below": [0.1, low, low], "above": []}
-    for name, low in (("a", 0.1), ("b", 0.2))
-]
-
-
-def test_curves_show_both_sides_and_the_range_of_the_controls():
-    figure = symptom_curves(CURVES, CONTROLS, 0.25)
-    band, mean, below, above = drawn(figure)
-    assert band["y"] == pytest.approx([0.1, 0.2, 0.2, 0.1, 0.1, 0.1])
-    assert mean["y"] == pytest.approx([0.1, 0.15, 0.15])
-    assert (below["y"], above["y"]) == ([0.1, 0.2, 0.3], [0.5, 0.4, 0.3])
-    rows = figure.table.rows
-    assert rows[0] == ("!", "below", 0.1, 0.2, 0.3)
-    assert rows[-1][:2] == ("(mean of ordinary tokens)", "below")
-    assert rows[-1][2:] == pytest.approx([0.1, 0.15, 0.15])
-    assert says(figure.alt, "32 copies", "!", "0.100", "0.300")
-
-
 def test_panels_stand_below_each_other_without_touching():
-    changes = stack_panels(symptom_curves(CURVES, CONTROLS, 0.25).plot, panels=2, height=800)
+    changes = stack_panels(new_panels(("a", "b"), height=400, spacing=0.04), panels=2, height=800)
     low, high, bottom, top = (*changes["yaxis2.domain"], *changes["yaxis.domain"])
     assert 0 == low < high < bottom < top == 1
     assert changes["xaxis.domain"] == changes["xaxis2.domain"] == [0, 1]
@@ -175,6 +153,17 @@ def test_breakdowns_count_every_token_once():
     assert shares == [("position, % of the vocabulary", "0–10", 40, 5, "12.50%")]
 
 
+def test_shares_of_categories_are_those_of_the_table(run):
+    content = read_content(run.path)
+    figure = flagged_categories(content.tokens)
+    rows = {(row[0], row[1]): row for row in figure.table.rows}
+    for kind, count in content.sticky["entry"].value_counts().iter_rows():
+        assert rows["kind of entry", kind][3] == count
+    assert sum(row[3] for row in figure.table.rows) == 2 * len(content.sticky)
+    none_sticky = content.tokens.with_columns(verdict=pl.lit("benign"))
+    assert "no sticky token" in flagged_categories(none_sticky).alt
+
+
 @pytest.mark.parametrize("table", [tokens(0), tokens(3), tokens(1, sticky=1)], ids=["none", "benign", "one"])
 def test_every_figure_stands_on_what_little_there_is(table):
     for figure in (distribution(table, LIFTS), scatter(table, CLOUD)):
@@ -184,11 +173,7 @@ def test_every_figure_stands_on_what_little_there_is(table):
     assert sum(row[2] for row in distribution(table, LIFTS).table.rows) == len(table)
 
 
-def test_without_curves_or_runs_the_figures_say_so():
-    assert len(symptom_curves([], CONTROLS, 0.1).table.rows) == 1
-    empty = symptom_curves([], [], 0.1)
-    assert "no symptom curves" in empty.plot.layout.annotations[0].text
-    assert (empty.alt, empty.table.rows) == ("There are no symptom curves.", ())
+def test_without_runs_or_tasks_the_figures_say_so():
     for figure in (tokens_by_run(compared()), worst_by_run(compared())):
         assert "no run has" in figure.plot.layout.annotations[0].text
     assert "No task" in costs([]).alt

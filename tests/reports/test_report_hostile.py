@@ -39,12 +39,6 @@ def hostile_run(run, tmp_path_factory):
     named = pl.col("token_id").replace_strict(table["token_id"], texts, default=pl.col("token"))
     run.vocabulary.with_columns(token=named).write_parquet(folder / "vocabulary.parquet")
     evil = "<img src=x onerror=alert(7)>\u202e"
-    evidence = pl.read_parquet(folder / "evidence.parquet")
-    evidence.with_columns(
-        token_id=pl.concat([table["token_id"].head(4), evidence["token_id"].tail(8)]),
-        typical_carrier=pl.lit(evil),
-        typical_anchor=pl.lit("</script>" + evil),
-    ).write_parquet(folder / "evidence.parquet")
     record = json.loads((folder / "run.json").read_text("utf-8"))
     record["model"]["name"] = record["corpus"]["source"] = record["versions"]["torch"] = evil
     planted.edit_record(folder, **record)

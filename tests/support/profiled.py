@@ -25,7 +25,7 @@ from stickytoken.settings.profile import ProfileSettings
 SYLLABLES = [consonant + vowel for consonant, vowel in itertools.product("bdfgklmnprst", "aeiou")]
 WORDS = ["".join(pair) for pair in itertools.product(SYLLABLES, repeat=2)][::15]  # 240 of them
 AVAILABLE = 95 + len(WORDS)
-SMALL = ProfileSettings(anchors=80, confirming_texts=24)
+SMALL = ProfileSettings(confirming_texts=24)
 # Few texts a shard, so that a run has many.
 SHARD_PROBES = 96
 

@@ -54,8 +54,7 @@ def repair_record(*names: str, passed: bool | None = True) -> RepairRecord:
         "before": {"push": 1.9, "erased": 0.45, "found": 0.6, "verdict": "sticky"},
         "after": {"push": 0.7, "erased": 0.02, "found": 0.9, "verdict": "benign"},
     }
-    curve = {"copies": [0, 1, 8], "before": [0, 0.1, 0.4], "after": [0, 0.01, 0.02], "ordinary": [0, 0, 0.01]}
-    record = {} if passed is None else measured | {"curve": curve}
+    record = {} if passed is None else measured
     why = {"strategy": "unreachable", "reason": "the text is split into pieces"}
     near = {"token_id": 99, "token": names[0], "near": names[0], "in_run": "benign", **measured}
     score = {"task": "kinds of text", "metric": "accuracy", "texts": 800, "before": 0.65, "after": 0.64}
@@ -67,7 +66,6 @@ def repair_record(*names: str, passed: bool | None = True) -> RepairRecord:
         "smallest_erased": 0.4,
         "vectors_compared": True,
         "carriers": 24,
-        "anchors": 330,
         "source": "the bundled corpus",
         "neighbours": [near],
         "scores": [score],

@@ -164,7 +164,9 @@ def with_runs(runs: Sequence[Run]) -> pl.DataFrame:
                 f"{run.path} examined {len(run.tokens):,} of {run.available:,} available tokens: add a run "
                 "of the whole vocabulary"
             )
-        result: Any = run.result  # the result record of the paper's method
+        # The records of the paper's method.
+        plan: Any = run.plan
+        result: Any = run.result
         row = {
             "model": f"{Path(run.model_name).name} (own run)",
             "hub_name": run.model_name,
@@ -173,7 +175,7 @@ def with_runs(runs: Sequence[Run]) -> pl.DataFrame:
             "available": run.available,
             "candidates": result.candidates,
             "sticky": result.sticky,
-            "mean_similarity": run.mean_similarity,
+            "mean_similarity": plan.mean_similarity,
             "score_threshold": result.score_threshold,
             "examples": " ".join(run.sticky["token"].head(_EXAMPLES)),
             "validation_pairs": run.record.settings["validation_pairs"],

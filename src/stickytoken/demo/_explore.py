@@ -1,9 +1,9 @@
-"""The tab that shows the tokens of a run as a table, and the evidence for the chosen token."""
+"""The tab that shows the tokens of a run as a table, and the card of the chosen token."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from shlex import quote
 from typing import Any
 
@@ -14,7 +14,6 @@ from stickytoken.comparisons import rule_lines, short_headline, tone_of
 from stickytoken.demo import _components as ui
 from stickytoken.demo.context import EXAMPLES, RunLibrary, Startup, check_token_id, worst_token
 from stickytoken.detection.run import next_steps
-from stickytoken.detection.run_folder import RunEvidence
 from stickytoken.errors import InputError
 from stickytoken.methods import Column
 from stickytoken.repairs.records import last_verified
@@ -43,8 +42,8 @@ class _Components:
         filters: One filter for each column in `_FILTERED`.
         count: Message that says how many tokens match the search and the filters.
         table: Table of the matching tokens.
-        token: Field for the token whose evidence is shown.
-        evidence: The card of the chosen token, followed by the components of one figure.
+        token: Field for the token whose card is shown.
+        card: The card of the chosen token.
     """
 
     run: gr.Dropdown
@@ -54,16 +53,16 @@ class _Components:
     count: gr.HTML
     table: gr.Dataframe
     token: gr.Dropdown
-    evidence: list[Any]
+    card: gr.HTML
 
 
-def explore_tab(startup: Startup, tab: gr.Tab) -> None:
+def explore_tab(startup: Startup) -> None:
     """Add the components and events of the tab that shows the tokens of a run."""
     if startup.opened is None:
         gr.HTML(ui.message(_NO_RUN))
         return
     components = _add_components(startup.library, startup.opened)
-    _add_events(startup, components, tab)
+    _add_events(startup.library, components)
 
 
 def _add_components(library: RunLibrary, label: str) -> _Components:
@@ -95,57 +94,47 @@ def _add_components(library: RunLibrary, label: str) -> _Components:
         _list_token_choices(rows), value=worst_token(content), label="Token to show", interactive=True,
         info="or click a row of the table", elem_id="explore-token",
     )  # fmt: skip
-    evidence = [gr.HTML("", elem_id="explore-evidence"), *ui.add_figure_slots(1)]
-    return _Components(run, about, search, filters, count, table, token, evidence)
+    card = gr.HTML(_render_card(content, worst_token(content)), elem_id="explore-card")
+    return _Components(run, about, search, filters, count, table, token, card)
 
 
-def _add_events(startup: Startup, components: _Components, tab: gr.Tab) -> None:
-    """Connect the components to their handlers. Every event also updates the evidence for the chosen token.
+def _add_events(library: RunLibrary, components: _Components) -> None:
+    """Connect the components to their handlers. Every event also updates the card of the chosen token.
 
     `ui.show_errors` gives each handler a fallback, such as `_replace_run` for `open_run`. If the handler
     fails, the fallback returns values that show the error in the components of the handler.
     """
-    handlers = _Handlers(startup)
-    show_evidence = ui.show_errors(handlers.show_evidence, _replace_evidence)
+    handlers = _Handlers(library)
+    show_card = ui.show_errors(handlers.show_card, lambda error: [error])
     run = components.run
     token = components.token
-    evidence = components.evidence
-
-    def open_tab(was_visited: bool, label: object, token_id: object) -> list[Any]:
-        return ui.on_first_visit(
-            was_visited, lambda: show_evidence(label, token_id), output_count=len(evidence)
-        )
-
-    visited = gr.State(False)
-    tab.select(open_tab, [visited, run, token], [visited, *evidence], **ui.ON_MODEL)
-
+    card = components.card
     matches = [components.count, components.table, token]
     open_run = ui.show_errors(handlers.open_run, _replace_run)
     run_outputs = [components.search, *components.filters, *components.about, *matches]
     run_opened = run.input(open_run, run, run_outputs, **ui.ON_TABLES)
-    run_opened.then(show_evidence, [run, token], evidence, **ui.ON_MODEL)
+    run_opened.then(show_card, [run, token], card, **ui.ON_TABLES)
 
     search_tokens = ui.show_errors(handlers.search_tokens, _replace_matches)
     # Gradio reports pasted text as a change event but not as an input event.
     triggers = [components.search.change, *(field.input for field in components.filters)]
     search_inputs = [run, components.search, *components.filters]
     searched = gr.on(triggers, search_tokens, search_inputs, matches, **ui.ON_TABLES)
-    searched.then(show_evidence, [run, token], evidence, **ui.ON_MODEL)
+    searched.then(show_card, [run, token], card, **ui.ON_TABLES)
 
     select_row = ui.show_errors(handlers.select_row, _replace_selection)
-    card = evidence[0]  # shows the error if the row cannot be selected
+    # The card shows the error if the row cannot be selected.
     row_selected = components.table.select(select_row, run, [token, card], **ui.ON_TABLES)
-    row_selected.then(show_evidence, [run, token], evidence, **ui.ON_MODEL)
+    row_selected.then(show_card, [run, token], card, **ui.ON_TABLES)
 
-    token.input(show_evidence, [run, token], evidence, **ui.ON_MODEL)
+    token.input(show_card, [run, token], card, **ui.ON_TABLES)
 
 
 class _Handlers:
     """Handlers of the tab's events, each of which returns new values for the components that change."""
 
-    def __init__(self, startup: Startup) -> None:
-        self._startup = startup
-        self._library = startup.library
+    def __init__(self, library: RunLibrary) -> None:
+        self._library = library
 
     def open_run(self, label: str) -> list[Any]:
         content = self._library.content(label)
@@ -178,20 +167,10 @@ class _Handlers:
         unchanged_card = gr.skip()
         return [token, unchanged_card]
 
-    def show_evidence(self, label: object, token_id: object) -> list[Any]:
+    def show_card(self, label: object, token_id: object) -> list[Any]:
         if token_id is None:
-            return _replace_evidence("")
-        content = self._library.content(label)
-        chosen_id = check_token_id(token_id)
-        # If no evidence can exist for the token, this call raises an error that says why.
-        content = replace(content, evidence=_find_evidence(self._startup, content, chosen_id))
-        rows_of_token = content.tokens.filter(token_id=chosen_id)
-        if rows_of_token.is_empty():
-            raise InputError(f"the run did not examine token id {chosen_id}: choose one from its table")
-        (token_card,) = cards(content, rows_of_token)
-        card = ui.render("evidence.html.j2", card=token_card, confidence=content.confidence)
-        # Without curves, the place of the figure is hidden.
-        return [card, *ui.fill_slots(facts.curve_figures(content) or [None])]
+            return [""]
+        return [_render_card(self._library.content(label), check_token_id(token_id))]
 
 
 # If a handler of this tab fails, one of these functions returns the values that show the error. They are
@@ -211,8 +190,12 @@ def _replace_selection(error: str) -> list[Any]:
     return [gr.update(value=None), error]
 
 
-def _replace_evidence(error: str) -> list[Any]:
-    return [error, *ui.fill_slots([None])]
+def _render_card(content: RunContent, token_id: int) -> str:
+    rows_of_token = content.tokens.filter(token_id=token_id)
+    if rows_of_token.is_empty():
+        raise InputError(f"the run did not examine token id {token_id}: choose one from its table")
+    (card,) = cards(content, rows_of_token)
+    return ui.render("card.html.j2", card=card, confidence=content.confidence)
 
 
 def _render_first_screen(content: RunContent, report_path: str) -> dict[str, str]:
@@ -329,30 +312,3 @@ def _list_token_choices(tokens: pl.DataFrame) -> list[tuple[str, int]]:
         return []
     rows = tokens.head(_TABLE_ROWS).select("token", "token_id").iter_rows()
     return [(f"{visible(token)} (id {token_id})", token_id) for token, token_id in rows]
-
-
-def _find_evidence(startup: Startup, content: RunContent, token_id: int) -> RunEvidence:
-    """Return the curves and pairs of a token, and of ordinary tokens for comparison.
-
-    Curves and pairs that the run stores are taken from the run. Curves and pairs that the run does not store
-    are measured with the loaded model.
-
-    Raises:
-        InputError: The run's model is not the loaded model.
-    """
-    stored = content.evidence
-    if stored is not None and token_id in stored.tokens["token_id"]:
-        # The run stores the evidence of this token and of ordinary tokens.
-        rows = stored.tokens.filter(pl.col("ordinary") | (pl.col("token_id") == token_id))
-        # An ordinary token that the visitor chose is drawn as the chosen token, not as an ordinary one.
-        rows = rows.with_columns(ordinary=pl.col("ordinary") & (pl.col("token_id") != token_id))
-        return stored._replace(tokens=rows)
-    model = startup.context().model
-    with model.encoder():
-        measurer = model.evidence_measurer(content.run)
-        measured = measurer.measure([token_id], with_ordinary=stored is None)
-    if stored is None:
-        return measured
-    # The run stores the evidence of ordinary tokens, but not of this token.
-    stored_ordinary = stored.tokens.filter("ordinary")
-    return stored._replace(tokens=pl.concat([measured.tokens, stored_ordinary]))

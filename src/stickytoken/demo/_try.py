@@ -18,7 +18,6 @@ from stickytoken.demo import _components as ui, context as shared
 from stickytoken.encoders.protocol import IdReader
 from stickytoken.errors import InputError, StickyTokenError
 from stickytoken.insertion import Placement, Token, TokenizedText, copies_as_ids, draw_path
-from stickytoken.methods.symptoms import SYMPTOM_COPIES
 from stickytoken.reports import figures as fig
 from stickytoken.reports.figures import Band, DataTable, ReportFigure
 from stickytoken.reports.templating import cosine
@@ -32,6 +31,8 @@ Ids = tuple[int, ...]
 _SEED = 42
 # Combined with the seed to draw random places for the copies.
 _PLACES_KEY = 0
+# Numbers of copies in the curve, in addition to 0 and to the number that the visitor asked for.
+_CURVE_COPIES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 # Number of benign tokens to compare a token with.
 _BENIGN = 4
 _PLACEMENTS = {
@@ -46,7 +47,7 @@ _PLACEMENT_CHOICES = [
 ]
 _SENTENCES = ("Sentence A, which stays as it is", "Sentence B, which gets the copies")
 _NAMING = "as in the vocabulary, or # and its id"
-_LISTED = "flagged tokens, then ordinary ones"
+_LISTED = "flagged tokens, then the strongest others"
 _LOADING = "{model} is being loaded; a worked example follows in a few seconds. Explore is ready."
 
 
@@ -222,7 +223,6 @@ def _answer(context: shared.AppContext, question: _Question, why: str = "") -> l
         trial = try_token(encoder, sentences, token, benign, question.placement, question.copies)
     name = context.model.shown_name(token.id)
     benign_names = [context.model.shown_name(benign_token.id) for benign_token in benign]
-    u = None if context.run is None else context.run.mean_similarity
     answer = ui.render(
         "answer.html.j2",
         said=describe_trial(trial, name),
@@ -232,10 +232,9 @@ def _answer(context: shared.AppContext, question: _Question, why: str = "") -> l
         copies=question.copies,
         where=_PLACEMENTS[question.placement],
         benign=benign_names,
-        u=u,
         why=why,
     )
-    curve = similarity_curve(trial, name, benign_names, u)
+    curve = similarity_curve(trial, name, benign_names)
     heatmap = pair_heatmap(trial, name, benign_names[0] if benign_names else "")
     rows = list(zip(trial.names, trial.texts, strict=True))
     sentence_table = ui.table("Sentences of the heat-map", DataTable(("sentence", "text"), rows))
@@ -279,13 +278,13 @@ def try_token(
     _require_fitting(encoder, anchor, carrier, copies, fits)
     # Up to `copies`, all numbers fit.
     counts = [
-        count for count in sorted({0, copies, *SYMPTOM_COPIES}) if count <= copies or fits(carrier, count)
+        count for count in sorted({0, copies, *_CURVE_COPIES}) if count <= copies or fits(carrier, count)
     ]
     # Indices of the sentences in the heat map.
     fitting = [index for index, text in enumerate(tokenized) if text.words and fits(text, copies)]
     # A path with fewer places is the beginning of a longer path, so the path for the largest number of copies
     # serves every number.
-    path_length = max(copies, SYMPTOM_COPIES[-1])
+    path_length = max(copies, _CURVE_COPIES[-1])
 
     def with_copies(inserted: Token, count: int, sentence: int) -> Ids:
         text = tokenized[sentence]
@@ -378,24 +377,22 @@ def describe_trial(trial: Trial, token: str) -> str:
 _TICKS = (0, 1, 2, 4, 8, 16, 32)
 
 
-def similarity_curve(trial: Trial, token: str, benign: list[str], u: float | None) -> ReportFigure:
+def similarity_curve(trial: Trial, token: str, benign: list[str]) -> ReportFigure:
     """Draw the similarity of the two sentences as a function of the number of copies.
 
     Args:
         trial: The result of `try_token`.
         token: Name of the token.
         benign: Names of the benign tokens.
-        u: The model's mean similarity; None if there is no run.
     """
     names = (token, *(f"{name} (benign)" for name in benign))
-    dotted = "Dotted: the model's mean similarity u. " if u is not None else ""
     return ReportFigure(
         "similarity-curve",
         "Similarity of the two sentences",
-        _draw_curve(trial, token, u),
+        _draw_curve(trial, token),
         describe_trial(trial, token),
         "The similarity of the two sentences as copies of the token are added to sentence B; the thin line "
-        f"marks the number chosen. Green: the mean and the range of matched benign tokens. {dotted}"
+        "marks the number chosen. Green: the mean and the range of matched benign tokens. "
         "A sticky token makes unrelated sentences more similar than benign tokens do. Many copies of any "
         "token make related sentences less similar. One pair proves nothing.",
         DataTable(
@@ -405,10 +402,10 @@ def similarity_curve(trial: Trial, token: str, benign: list[str], u: float | Non
     )
 
 
-def _draw_curve(trial: Trial, token: str, u: float | None) -> go.Figure:
+def _draw_curve(trial: Trial, token: str) -> go.Figure:
     """Draw the token's curve and the benign tokens' band."""
     counts = trial.counts
-    positions = fig.axis_positions(counts)
+    positions = np.log2(np.array(counts) + 1.0).tolist()  # a logarithm that is defined for no copies, too
     figure = fig.new_figure(height=380)
     benign_curves = trial.curves[1:]
     if len(benign_curves):
@@ -433,8 +430,6 @@ def _draw_curve(trial: Trial, token: str, u: float | None) -> go.Figure:
         "hovertemplate": f"{fig.label(token)}<br>%{{customdata}} copies: %{{y:.3f}}<extra></extra>",
     }
     figure.add_trace(curve)
-    if u is not None:
-        figure.add_hline(y=u, line=fig.DOTTED_LINE, annotation={"text": "u", "showarrow": False})
     figure.add_vline(x=positions[counts.index(trial.copies)], line=fig.THIN_LINE)
     ticks = [str(count) if count in (*_TICKS, trial.copies) else "" for count in counts]
     figure.update_xaxes(title_text="copies in sentence B", tickvals=positions, ticktext=ticks, zeroline=False)

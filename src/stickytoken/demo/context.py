@@ -8,16 +8,13 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 
 import stickytoken.measurement as store
 from stickytoken.data import Sentences
-from stickytoken.detection.evidence import EvidenceMeasurer
 from stickytoken.detection.naming import available_tokens, parse_token, token_ids
 from stickytoken.detection.run import Run, model_difference
 from stickytoken.detection.run_folder import RunFolder, RunRecord
@@ -28,7 +25,7 @@ from stickytoken.insertion import Placement, Token
 from stickytoken.loading import load_encoder
 from stickytoken.reports.content import RunContent, read_content
 from stickytoken.validation import visible
-from stickytoken.vocabulary import Category, Vocabulary, categorize, choose_joinings, match_benign
+from stickytoken.vocabulary import Category, Vocabulary, categorize, match_benign
 
 EXAMPLES = Path(__file__).parent / "example"
 EXAMPLE = EXAMPLES / "all-MiniLM-L6-v2"
@@ -160,14 +157,11 @@ class SharedModel:
     def __init__(self, encoder: IdReader) -> None:
         self._encoder = encoder
         self._identity = encoder.identify()  # computed once: the model of a server does not change
-        # Reentrant: `evidence_measurer` is called within calls that already hold the lock.
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self.vocabulary: Vocabulary = categorize(encoder.tokenizer)
         available = self.vocabulary.available
         # Tokens that the model can't take even alone: its embedding matrix has no row for them.
         self._unread = frozenset(token.id for token in available if not encoder.fits((token.id,)))
-        # Keeps the last few runs that visitors asked for.
-        self._evidence_measurer = lru_cache(4)(self._make_evidence_measurer)
 
     @property
     def name(self) -> str:
@@ -183,26 +177,6 @@ class SharedModel:
     def is_model_of(self, record: RunRecord) -> bool:
         """Return whether a run was made with this model."""
         return model_difference(record, self._identity) == []
-
-    def evidence_measurer(self, run: Run) -> EvidenceMeasurer:
-        """Return what measures the evidence for more tokens of a run with this model.
-
-        Raises:
-            InputError: The run was made with another model.
-        """
-        if not self.is_model_of(run.record):
-            raise InputError(
-                f"the run was made with {run.record.model.name} or with other loading options, but "
-                f"{self.name} is loaded: start the app with --run {run.path.name} to measure more tokens"
-            )
-        with self._lock:
-            return self._evidence_measurer(run)
-
-    def _make_evidence_measurer(self, run: Run) -> EvidenceMeasurer:
-        # Copies are written as they were for the run.
-        insertion = run.settings.inserted_as
-        vocabulary = choose_joinings(self.vocabulary, self._encoder.tokenizer, insertion)
-        return EvidenceMeasurer(run, self._encoder, vocabulary)
 
     def choose_benign(self, token_id: int, run: Run | None, count: int) -> tuple[Token, ...]:
         """Return at most `count` benign tokens that are matched to the given token.
@@ -303,21 +277,13 @@ class AppContext:
 
     model: SharedModel  # the loaded model
     library: RunLibrary  # all listed runs
-    # A finished run of the loaded model, for its sentences and its tokens; None if there is no such run
+    # A finished run of the loaded model, for its tokens; None if there is no such run
     content: RunContent | None
-    corpus: Sentences  # sentences to use if there is no run
+    corpus: Sentences
 
     @property
     def run(self) -> Run | None:
         return None if self.content is None else self.content.run
-
-    @property
-    def sentences(self) -> list[str]:
-        """The anchors of the run, or the corpus if there is no run."""
-        anchors = []
-        if self.run is not None:
-            anchors = self.run.plan.texts.anchors
-        return anchors or list(self.corpus.texts)
 
     def verdict_of(self, token_id: int) -> str | None:
         """Return the run's verdict on a token, with the reason; None if the token was not judged."""
@@ -379,10 +345,11 @@ def make_tampered_model(original: Any) -> SharedModel:
     return SharedModel(as_id_reader(load_encoder(model), "demo"))
 
 
-# Number of copies in the worked example if the run stores no example pair.
+# Number of copies in the worked example.
 _COPIES = 8
-# Maximum number of flagged tokens in the list of the first tab.
+# Maximum number of flagged tokens in the list of the first tab, and about how many others it has.
 _LISTED = 200
+_STRONGEST = 8
 # Sentences of at most this many characters are preferred for the heat map, because a table lists them.
 _CHARACTERS = 120
 # Number of sentences in the heat map in addition to the visitor's two.
@@ -398,7 +365,7 @@ class Example:
         carrier: Sentence B, which gets the copies.
         token_id: Id of the token that is inserted.
         copies: Number of copies that are inserted.
-        why: Why this token and these sentences were chosen.
+        why: Why this token was chosen.
     """
 
     anchor: str
@@ -409,40 +376,24 @@ class Example:
 
 
 def make_worked_example(context: AppContext) -> Example:
-    """Return an example: the worst token of the run, and the pair of texts whose similarity it raises most.
-
-    If the run stores no pairs, two sentences of its corpus are used.
-    """
+    """Return an example: the worst token of the run, and two sentences of the corpus."""
     content = context.content
     if content is None:
-        return _make_example_without_run(context)
-    which = "the worst token" if len(content.sticky) else "not sticky, but ranks highest"
-    why = f"It is {which} in the run {content.run.path.name}; the sentences are"
-    if content.evidence is not None:
-        known = pl.col("largest_before").is_not_null()
-        rows = content.evidence.tokens.filter(known, token_id=worst_token(content))
-        if not rows.is_empty():
-            row = rows.row(0, named=True)
-            return Example(
-                row["largest_anchor"],
-                row["largest_carrier"],
-                row["token_id"],
-                content.evidence.record.pair_copies,
-                f"{why} the unrelated pair of that run whose similarity its copies raise most.",
-            )
-    sentences = context.sentences
-    return Example(sentences[0], sentences[-1], worst_token(content), _COPIES, f"{why} from that run.")
-
-
-def _make_example_without_run(context: AppContext) -> Example:
-    vocabulary = context.model.vocabulary
+        token_id = _choose_token_without_run(context.model.vocabulary)
+        why = "No run of this model is open, so its sticky tokens are not known."
+    else:
+        token_id = worst_token(content)
+        which = "the worst token" if len(content.sticky) else "not sticky, but ranks highest"
+        why = f"It is {which} in the run {content.run.path.name}."
     sentences = spread(list(context.corpus.texts), 2)
+    return Example(sentences[0], sentences[-1], token_id, _COPIES, why)
+
+
+def _choose_token_without_run(vocabulary: Vocabulary) -> int:
     entries = zip(vocabulary.ids, vocabulary.categories, strict=True)
     # Special tokens are often the worst.
     special_ids = [token_id for token_id, category in entries if category is Category.OK_SPECIAL]
-    token_id = special_ids[0] if special_ids else vocabulary.available[0].id
-    why = "No run of this model is open, so its sticky tokens are not known."
-    return Example(sentences[0], sentences[-1], token_id, _COPIES, why)
+    return special_ids[0] if special_ids else vocabulary.available[0].id
 
 
 def worst_token(content: RunContent) -> int:
@@ -456,23 +407,19 @@ def worst_token(content: RunContent) -> int:
 
 
 def list_tokens(content: RunContent | None) -> list[tuple[int, str]]:
-    """Return the ids and verdicts of the tokens to choose from.
-
-    Flagged tokens come first, then other tokens that the run has evidence for.
-    """
+    """Return the ids and verdicts of the tokens to choose from: flagged tokens, then the strongest others."""
     if content is None:
         return []
     listed = dict(content.sticky.head(_LISTED).select("token_id", "verdict").iter_rows())
-    if content.evidence is not None:
-        for token_id, ordinary in content.evidence.tokens.select("token_id", "ordinary").iter_rows():
-            listed.setdefault(token_id, "ordinary" if ordinary else "not sticky")
-    return list(listed.items())
+    others = dict.fromkeys(content.run.strongest(_STRONGEST)["token_id"], "not sticky")
+    return list((listed | others).items())
 
 
 def other_sentences(context: AppContext) -> tuple[str, ...]:
     """Return the sentences that the heat map shows in addition to the visitor's two."""
-    short = [text for text in context.sentences if len(text) <= _CHARACTERS]
-    return tuple(spread(short or context.sentences, _OTHER_SENTENCES))
+    sentences = list(context.corpus.texts)
+    short = [text for text in sentences if len(text) <= _CHARACTERS]
+    return tuple(spread(short or sentences, _OTHER_SENTENCES))
 
 
 def spread(texts: list[str], count: int) -> list[str]:

@@ -73,8 +73,8 @@ def make_app(startup: Startup, shared: bool = False) -> gr.Blocks:
                 try_tab(startup, blocks)
             with gr.Tab("Why similar") as tab:
                 why_tab(startup, blocks, tab)
-            with gr.Tab("Explore") as tab:
-                explore_tab(startup, tab)
+            with gr.Tab("Explore"):
+                explore_tab(startup)
     blocks.queue(max_size=_LONGEST_QUEUE)
     return blocks
 

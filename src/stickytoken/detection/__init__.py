@@ -19,7 +19,6 @@ import stickytoken.validation as checks
 from stickytoken import wall_time
 from stickytoken.data.readability import require_readable
 from stickytoken.detection import run_folder
-from stickytoken.detection.evidence import EvidenceMeasurer
 from stickytoken.detection.naming import TokenSource, choose_tokens, reachable_ids, token_ids
 from stickytoken.detection.run import Run, open_run, record_normalizer
 from stickytoken.encoders.files.spec import EncoderSpec
@@ -93,7 +92,6 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     seed: int | None = None,
     out: str | Path | None = None,
     engine: ray_engine.EngineChoice = "local",
-    evidence: bool = True,
     shard_probes: int | None = None,
     progress: ProgressCallback = ignore_progress,
 ) -> Run:
@@ -117,8 +115,6 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
             RAY_ADDRESS or on one started on this machine. A `RayCluster` or an open engine, such as one from
             `ray_engine`, can also be passed. The engine affects the results only through rounding, so a run
             can be continued with another engine.
-        evidence: Whether to also measure evidence for reports: symptom curves and sentence pairs. If a
-            finished run lacks the evidence, it is measured and added to the run.
         shard_probes: Number of texts per shard. If the process is killed, at most one shard of work is lost.
             If None, a shard has 8,192 texts, or 32,768 on a CUDA GPU. The size of the shards affects the
             results only through rounding, but if a run is continued with another size, its shards are
@@ -191,10 +187,6 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
                 confirm_answers(encoder)
                 held.finish(held.record.model_copy(update={"result": result}))
         run = open_run(folder.path)
-        if evidence and not run_folder.has_evidence(folder):
-            measured = EvidenceMeasurer(run, encoder, vocabulary).measure(progress=progress)
-            folder.write_table(run_folder.EVIDENCE_FILE, measured.tokens)
-            folder.write_record(run_folder.EVIDENCE_RECORD_FILE, measured.record)
         record_normalizer(run.path, tokenizer)
     return run
 

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from stickytoken.detection import run_folder
-from stickytoken.detection.run_folder import LoadingRecord, RunEvidence, RunFolder, RunRecord
+from stickytoken.detection.run_folder import LoadingRecord, RunFolder, RunRecord
 from stickytoken.encoders.files.spec import EncoderSpec
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity
 from stickytoken.encoders.roles import Role, in_role
@@ -242,33 +241,6 @@ class Run:
         return is_restricted and self.record.beside_sample is None
 
     @property
-    def mean_similarity(self) -> float:
-        """The mean similarity u of the model, the mean cosine over all pairs of vocabulary entries."""
-        # The method std chooses pairs by it, so it is in the plan; profile measures it last.
-        records = (self.plan, self.result)
-        measured = (record for record in records if isinstance(record, base.MeanSimilarityRecord))
-        return next(measured).mean_similarity
-
-    @property
-    def seconds(self) -> float:
-        """Wall time of the run in seconds, summed over its sessions and including its evidence."""
-        evidence_seconds = 0.0
-        if run_folder.has_evidence(self._folder):
-            record = self._folder.read_record(run_folder.EVIDENCE_RECORD_FILE, run_folder.EvidenceRecord)
-            if record is not None:
-                evidence_seconds = record.seconds
-        return round(self.result.seconds + evidence_seconds, 1)
-
-    @property
-    def evidence(self) -> RunEvidence | None:
-        """Symptom curves and sentence pairs; None if the run has no evidence.
-
-        Raises:
-            RunError: A file is damaged.
-        """
-        return run_folder.read_evidence(self._folder)
-
-    @property
     def most_documents(self) -> int | None:
         """The largest number of documents in which a token was measured; None if none was in any."""
         documents: list[int] = self.tokens["documents"].drop_nulls().to_list()
@@ -328,7 +300,6 @@ class Run:
             "headline": self.description.headline,
             "available": self.record.model.available,
             **self.result.model_dump(),
-            "seconds": self.seconds,
             "sticky": self.sticky.to_dicts(),
         }
 

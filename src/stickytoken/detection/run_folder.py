@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import polars as pl
 from pydantic import (
@@ -24,7 +23,6 @@ from stickytoken.encoders.endpoint import names_endpoint
 from stickytoken.encoders.files.resolution import names_folder
 from stickytoken.encoders.files.spec import EncoderSpec
 from stickytoken.errors import RunError
-from stickytoken.insertion import Placement
 from stickytoken.measurement import resume
 from stickytoken.methods import SETTINGS_OF_METHOD, base, method_named
 from stickytoken.settings import part_of
@@ -33,8 +31,8 @@ from stickytoken.settings.loading import RecordedLoading
 from stickytoken.settings.prompting import Prompting
 from stickytoken.settings.reading import Columns
 
-# Version of the files in a run folder. A change to an optional file (evidence, report) needs no new version.
-SCHEMA_VERSION = 6
+# Version of the files in a run folder. A change to the report, which is optional, needs no new version.
+SCHEMA_VERSION = 7
 
 
 class EndpointRecord(resume.Record):
@@ -353,84 +351,3 @@ def _is_finished(record: RunRecord, folder: store.ResultFolder) -> bool:
 RUN = resume.MeasurementKind(
     "run", store.RUN_FILE, lambda folder: RunFolder(folder.path).read_run(), _is_finished
 )
-
-
-class EvidenceRecord(resume.Record):
-    """evidence.json: how the curves and pairs in evidence.parquet were measured."""
-
-    carriers: list[str]  # texts that copies were appended to
-    anchors: int  # number of texts that the carriers were compared with
-    placement: Placement = Placement.SUFFIX
-    pair_copies: int  # number of copies of the token in each pair
-    sequences: int  # number of encoded texts
-    seconds: float
-    similarities_before: tuple[int, ...]  # carrier-anchor pairs without copies, per bin of `SIMILARITY_EDGES`
-
-
-EVIDENCE_FILE = "evidence.parquet"
-EVIDENCE_RECORD_FILE = "evidence.json"
-# One row per token with a curve. `below` and `above` list a mean similarity for each number of copies, over
-# the pairs whose similarity without copies is below or above the model's mean similarity. A list is empty if
-# there are no such pairs. An item is null if the tokenizer reads that number of copies as an unknown word.
-# The columns of the typical and the largest pair
-# are null if no pair is below the mean similarity.
-EVIDENCE_SCHEMA: dict[str, Any] = {
-    "token_id": pl.Int64,
-    "ordinary": pl.Boolean,
-    "copies": pl.List(pl.Int64),
-    "below": pl.List(pl.Float64),
-    "above": pl.List(pl.Float64),
-    "similarities_after": pl.List(pl.Int64),
-    "typical_carrier": pl.String,
-    "typical_anchor": pl.String,
-    "typical_before": pl.Float64,
-    "typical_after": pl.Float64,
-    "largest_carrier": pl.String,
-    "largest_anchor": pl.String,
-    "largest_before": pl.Float64,
-    "largest_after": pl.Float64,
-}
-
-
-class RunEvidence(NamedTuple):
-    """Curves and pairs for some of a run's tokens."""
-
-    record: EvidenceRecord
-    tokens: pl.DataFrame  # with the columns of EVIDENCE_SCHEMA
-
-    def cut_curves(self) -> str | None:
-        """Return a note if curves lack values for some numbers of copies; None if all curves are complete.
-
-        The note names the first token with such a curve, the number of other such tokens, and the smallest
-        number of copies for which the first token has no value.
-        """
-        has_nulls = [
-            pl.col(curve).list.eval(pl.element().is_null()).list.any() for curve in ("below", "above")
-        ]
-        tokens = self.tokens.filter(pl.any_horizontal(has_nulls).fill_null(value=False))
-        if tokens.is_empty():
-            return None
-        first = tokens.row(0, named=True)
-        # A curve is empty if no text lies on its side of the mean similarity. Otherwise, both lack the same
-        # values.
-        points = zip_longest(first["copies"], first["below"], first["above"])
-        unknown = [copies for copies, below, above in points if below is None and above is None]
-        others = f" (also of {len(tokens) - 1} more tokens)" if len(tokens) > 1 else ""
-        return (
-            f"the curve of token {first['token_id']}{others} leaves out {min(unknown)} copies and more: the "
-            "tokenizer reads so many copies as an unknown word"
-        )
-
-
-def has_evidence(folder: RunFolder) -> bool:
-    """Return whether the run folder has both evidence files."""
-    return all((folder.path / name).is_file() for name in (EVIDENCE_RECORD_FILE, EVIDENCE_FILE))
-
-
-def read_evidence(folder: RunFolder) -> RunEvidence | None:
-    """Return the curves and pairs of a run; None if the run has no evidence."""
-    record = folder.read_record(EVIDENCE_RECORD_FILE, EvidenceRecord) if has_evidence(folder) else None
-    if record is None:
-        return None
-    columns = list(EVIDENCE_SCHEMA)
-    return RunEvidence(record, folder.read_table(EVIDENCE_FILE, columns).select(columns))

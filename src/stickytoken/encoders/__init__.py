@@ -1,7 +1,7 @@
 """Encoders turn texts or token ids into vectors. `stickytoken.load_encoder` makes them of models."""
 
+from stickytoken.encoders._isotropy import isoscore
 from stickytoken.encoders.files.tokenizer_loading import load_tokenizer
-from stickytoken.encoders.mean_similarity import MeanSimilarity, isoscore, mean_similarity
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity, IdEncoder
 from stickytoken.settings.prompting import Prompting
 
@@ -9,9 +9,7 @@ __all__ = [
     "Encoder",
     "EncoderIdentity",
     "IdEncoder",
-    "MeanSimilarity",
     "Prompting",
     "isoscore",
     "load_tokenizer",
-    "mean_similarity",
 ]

@@ -50,11 +50,12 @@ def explain(
             is loaded.
         tokens: Ids or texts of the tokens to explain, or files of them. If None, the run's three worst
             tokens are explained.
-        run: A finished run of this model, or its folder. The explanation uses the carriers, anchors and mean
-            similarity of the run. No token that the run calls sticky serves as a benign token.
+        run: A finished run of this model, or its folder. The explanation uses the carriers of the run. No
+            token that the run calls sticky serves as a benign token.
         texts: Texts to use as carriers instead of texts of the run or the corpus.
-        sentences: The corpus: a list of sentences, or anything else that `load_sentences` takes. If None, the
-            run's texts are used, or the bundled corpus if there is no run.
+        sentences: The corpus, from which carriers and the texts to compare them with are drawn: a list of
+            sentences, or anything else that `load_sentences` takes. If None, it is the bundled corpus, and
+            the carriers are those of the run if there is one.
         settings: Settings of the explanation. If None, the defaults are used.
         out: Folder for the results, with a subfolder for each token, written as soon as that token is
             explained. If None, nothing is written. Repeating the call continues an interrupted explanation,
@@ -87,7 +88,7 @@ def explain(
     if texts is not None:
         carrier_texts = list_of("texts", "texts", [texts] if isinstance(texts, str) else texts)
         _require_texts(carrier_texts)
-    corpus = None if sentences is None else load_sentences(sentences)
+    corpus = load_sentences(sentences)
     out = None if out is None else file_path("out", out)
     if out is not None:
         files.refuse_run_folder(out)
@@ -96,8 +97,7 @@ def explain(
         tokens = _choose_worst(run)
     encoder = require_ids(encoder_for(encoder, run, "explain"), "explain")
     inspector = inspector_of(encoder)
-    if corpus is not None:
-        corpus = require_readable(corpus, encoder.tokenizer, encoder.name)
+    corpus = require_readable(corpus, encoder.tokenizer, encoder.name)
     vocabulary = categorize(encoder.tokenizer)
     token_ids = _choose_ids(encoder, vocabulary, tokens)
     # A run says which tokens are not benign. Without a run, only the tokens to explain are excluded.
@@ -107,7 +107,8 @@ def explain(
         token_id: match_benign(vocabulary, token_id, excluded, settings.benign, settings.seed)
         for token_id in token_ids
     }
-    material = choose_texts(encoder, settings, run, carrier_texts, corpus)
+    run_of_carriers = run if sentences is None else None
+    material = choose_texts(encoder, settings, run_of_carriers, carrier_texts, corpus)
     job = Job(inspector, vocabulary, settings, material, run, progress)
     explanations = []
     for token_id, match in matches.items():

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 Floats: TypeAlias = NDArray[np.float64]
 
 # Increment this when a code change alters the results for the same inputs.
-_IDENTITY_VERSION = 6
+_IDENTITY_VERSION = 7
 # Number of vocabulary entries whose pooled vectors are computed at a time. The hidden states of all entries
 # at once could need more memory than the model itself.
 _ENTRIES_AT_A_TIME = 64
@@ -64,11 +64,10 @@ class Job:
         """The vectors that those of the carriers are compared with, and the limit for unrelated texts."""
         encoder = self.inspector.encoder
         anchors = exact_unit_vectors(encoder.encode(list(self.material.anchors)))
-        if self.run is not None:
-            mean_similarity = self.run.mean_similarity
-        else:  # estimated from the texts of the explanation
-            contents = [carrier.before for carrier in self.material.carriers]
-            mean_similarity = float((exact_unit_vectors(encoder.encode_ids(contents)) @ anchors.T).mean())
+        carriers = exact_unit_vectors(
+            encoder.encode_ids([carrier.before for carrier in self.material.carriers])
+        )
+        mean_similarity = float((carriers @ anchors.T).mean())
         return Surroundings(self._compute_mean_direction(), anchors, mean_similarity)
 
     def _compute_mean_direction(self) -> Floats | None:
@@ -123,7 +122,6 @@ class Job:
             benign=[token.id for token in match.tokens],
             carriers=digest([[carrier.text, carrier.template] for carrier in self.material.carriers]),
             anchors=digest(self.material.anchors),
-            mean_similarity=None if self.run is None else self.run.mean_similarity,
             run=run_columns,
         )
 

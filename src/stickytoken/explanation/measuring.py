@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.data import Sentences, load_sentences, open_ended
+from stickytoken.data import Sentences, open_ended
 from stickytoken.detection.run import Run
 from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import InputError
@@ -121,16 +121,16 @@ def choose_texts(
     settings: ExplainSettings,
     run: Run | None,
     texts: Sequence[str] | None,
-    sentences: Sentences | None,
+    corpus: Sentences,
 ) -> Material:
     """Choose the texts of an explanation.
 
     Args:
         encoder: The model. Texts that are too long for the model are not used.
         settings: The settings of the explanation.
-        run: Run whose carriers and anchors are used if ``sentences`` is None.
+        run: Run whose carriers are used. If None, those of the corpus.
         texts: Carriers that the user passed. If None, the carriers come from the run or the corpus.
-        sentences: The corpus. If None, the run's texts are used, or the bundled corpus if there is no run.
+        corpus: The sentences from which the anchors are drawn, and the carriers without a run.
 
     Returns:
         The carriers, the anchors, and the name of their source.
@@ -139,13 +139,20 @@ def choose_texts(
         InputError: A text that the user passed cannot be used, or no text of the run or corpus fits into the
             model.
     """
-    if run is not None and sentences is None:
-        carrier_texts, anchors, source = _choose_run_texts(run)
+    order = np.random.default_rng([settings.seed]).permutation(len(corpus)).tolist()
+    shuffled_texts = list(dict.fromkeys(corpus.texts[index] for index in order))
+    if run is None:
+        carrier_texts = _choose_corpus_carriers(shuffled_texts, settings)
+        source = corpus.source
     else:
-        carrier_texts, anchors, source = _choose_corpus_texts(load_sentences(sentences), settings)
-    anchors = _choose_readable_anchors(encoder, anchors)
+        carrier_texts = run.plan.texts
+        source = f"run {run.path.name}"
+    anchors = _choose_anchors(encoder, shuffled_texts, texts or carrier_texts)
     if not anchors:
-        raise InputError(f"{source} has no sentence that fits into {encoder.name}: pass shorter sentences")
+        raise InputError(
+            f"{corpus.source} has no sentence that fits into {encoder.name} and is no carrier: pass more or "
+            "shorter sentences"
+        )
     if texts is not None:
         return Material(_place_user_texts(encoder, settings, texts), anchors, "given texts")
     placed = place_copies(encoder, settings, carrier_texts)
@@ -160,35 +167,23 @@ def choose_texts(
     return Material(fitting[: settings.carriers], anchors, source)
 
 
-def _choose_run_texts(run: Run) -> tuple[list[str], list[str], str]:
-    texts_of_run = run.plan.texts
-    anchors = list(texts_of_run.anchors)
-    if texts_of_run.by_topic and len(anchors) > _MAX_ANCHORS:
-        # The anchors of a run are sorted by topic, so evenly spaced anchors cover all topics.
-        anchors = [anchors[number * len(anchors) // _MAX_ANCHORS] for number in range(_MAX_ANCHORS)]
-    return list(texts_of_run.carriers), anchors, f"run {run.path.name}"
-
-
-def _choose_corpus_texts(corpus: Sentences, settings: ExplainSettings) -> tuple[list[str], list[str], str]:
-    order = np.random.default_rng([settings.seed]).permutation(len(corpus)).tolist()
-    by_length = sorted(order, key=lambda index: len(corpus.texts[index]))
+def _choose_corpus_carriers(shuffled_texts: Sequence[str], settings: ExplainSettings) -> list[str]:
     # Twice as many carriers as needed are returned, because some may not fit into the model. At most half of
     # the texts become carriers, so that others are left as anchors. `open_ended` removes the full stop, after
     # which copies have a different effect.
-    shortest = by_length[: 2 * settings.carriers]
-    carrier_indices = set(shortest[: max(1, len(order) // 2)])
-    carriers = [open_ended(corpus.texts[index]) for index in order if index in carrier_indices]
-    anchors = [corpus.texts[index] for index in order if index not in carrier_indices]
-    return list(dict.fromkeys(carriers)), anchors, corpus.source
+    shortest = sorted(shuffled_texts, key=len)[: min(2 * settings.carriers, max(1, len(shuffled_texts) // 2))]
+    chosen = set(shortest)
+    return list(dict.fromkeys(open_ended(text) for text in shuffled_texts if text in chosen))
 
 
-def _choose_readable_anchors(encoder: IdEncoder, anchors: Sequence[str]) -> list[str]:
-    distinct = list(dict.fromkeys(anchors))
-    readable = []
-    for text, tokenized in zip(distinct, encoder.tokenize(distinct), strict=True):
+def _choose_anchors(encoder: IdEncoder, texts: Sequence[str], carriers: Sequence[str]) -> list[str]:
+    taken = {open_ended(text) for text in carriers}
+    others = [text for text in texts if open_ended(text) not in taken]
+    anchors = []
+    for text, tokenized in zip(others, encoder.tokenize(others), strict=True):
         if tokenized.words and encoder.fits(tokenized.ids):
-            readable.append(text)
-    return readable[:_MAX_ANCHORS]
+            anchors.append(text)
+    return anchors[:_MAX_ANCHORS]
 
 
 def _place_user_texts(
@@ -216,8 +211,8 @@ class Surroundings:
     Attributes:
         direction: Mean direction of the pooled states of single tokens, shape (P,); None if unknown.
         anchors: Unit vectors of the anchors, shape (anchors, d).
-        mean_similarity: The model's mean similarity. Two texts are unrelated if their cosine is below the
-            mean similarity.
+        mean_similarity: Mean cosine of carriers and anchors. Two texts are unrelated if their cosine is below
+            it.
     """
 
     direction: Floats | None
@@ -227,8 +222,8 @@ class Surroundings:
     def find_unrelated(self, vector: Floats) -> NDArray[np.bool_]:
         """Return a mask of the anchors that are unrelated to a vector, shape (anchors,).
 
-        An anchor is unrelated if its similarity is below the model's mean similarity. If there is no such
-        anchor, the least similar anchors count as unrelated.
+        An anchor is unrelated if its similarity is below `mean_similarity`. If there is no such anchor,
+        the least similar anchors count as unrelated.
         """
         similarities = self.anchors @ unit_vectors(vector)
         below: NDArray[np.bool_] = similarities < self.mean_similarity

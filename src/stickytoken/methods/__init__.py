@@ -122,20 +122,6 @@ class Fact(NamedTuple):
     meaning: str
 
 
-class PlanTexts(NamedTuple):
-    """The carriers and anchors of a run's plan.
-
-    Attributes:
-        carriers: the carriers; if fewer carriers are needed, the first carriers are used.
-        anchors: the anchors, none of which is a carrier.
-        by_topic: whether the anchors are sorted by topic, so that evenly spaced anchors cover all topics.
-    """
-
-    carriers: list[str]
-    anchors: list[str]
-    by_topic: bool
-
-
 class Distribution(NamedTuple):
     """A histogram of a column over all tokens.
 

@@ -23,21 +23,6 @@ from stickytoken.vocabulary import RoundTripTokenizer, Vocabulary
 
 if TYPE_CHECKING:
     from stickytoken.methods.runner import Runner
-    from stickytoken.methods.symptoms import EvidenceStage
-
-
-class MeanSimilarityRecord(Record):
-    """The mean similarity u: the mean cosine over all pairs of vocabulary entries."""
-
-    mean_similarity: float
-    mean_similarity_entries: int  # number of vocabulary entries used to estimate u
-    mean_similarity_error: float = 0.0  # standard error of u; 0 if u is computed from the whole vocabulary
-
-    @property
-    def mean_similarity_text(self) -> str:
-        """The mean similarity with its error, such as ``0.1234 ± 0.0012``."""
-        error = f" ± {self.mean_similarity_error:.4f}" if self.mean_similarity_error else ""
-        return f"{self.mean_similarity:.4f}{error}"
 
 
 class PlanRecord(Record, ABC):
@@ -45,8 +30,8 @@ class PlanRecord(Record, ABC):
 
     @property
     @abstractmethod
-    def texts(self) -> terms.PlanTexts:
-        """The carriers and the anchors of the plan."""
+    def texts(self) -> list[str]:
+        """The carriers: the texts that receive copies. If fewer are needed, the first are used."""
 
 
 class ResultRecord(Record):
@@ -54,7 +39,7 @@ class ResultRecord(Record):
 
     sticky: int  # number of sticky tokens
     sequences: int  # number of texts encoded in all stages
-    seconds: float  # wall time of all sessions in seconds, without the evidence for reports
+    seconds: float  # wall time of all sessions in seconds
 
 
 class MethodSettings(Protocol):
@@ -129,8 +114,6 @@ class FinishedRun(Protocol[Plan_co, Result_co]):  # the part of `stickytoken.det
     @property
     def plan(self) -> Plan_co: ...
     @property
-    def mean_similarity(self) -> float: ...
-    @property
     def result(self) -> Result_co: ...
     @property
     def tokens(self) -> pl.DataFrame: ...
@@ -171,9 +154,6 @@ class Method(Protocol):
 
         ``folder`` keeps the shards, and gets what else the method writes.
         """
-
-    def evidence_stage(self, job: Job[Any], plan: Any, mean_similarity: float) -> EvidenceStage:
-        """Return the stage that measures the evidence for reports."""
 
     def describe_run(self, run: FinishedRun[Any, Any]) -> terms.RunDescription:
         """Return what is said about a run in the terminal and in reports."""

@@ -55,19 +55,6 @@ def has_room(encoder: Encoder, ids: Sequence[int], room: int) -> bool:
     return encoder.fits((*ids, *placeholders))
 
 
-def fitting_copies(
-    encoder: Encoder, insertion: Insertion, texts: Sequence[str], counts: Sequence[int]
-) -> tuple[int, ...]:
-    """Return the numbers of copies in ``counts`` with which the model reads even the longest text in full.
-
-    If no number in ``counts`` is small enough, the result is ``(1,)``.
-    """
-    longest = max(encoder.content_ids(texts), key=len)
-    tokens_per_copy = 1 if insertion is Insertion.IDS else _TOKENS_PER_TEXT_COPY
-    fitting = [count for count in counts if has_room(encoder, longest, count * tokens_per_copy)]
-    return tuple(fitting) or (1,)
-
-
 def with_copies(token: Token, carrier: Carrier, placement: Placement, copies: int, path: Path = ()) -> Probe:
     """Return a carrier with copies of a token inserted.
 

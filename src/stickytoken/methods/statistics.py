@@ -73,7 +73,7 @@ class Effects(NamedTuple):
     """How copies of T tokens change the vector of a text, as a linear model.
 
     Copies scale the vector of a text by 1 - k and add p, where k is the contraction and p the pull. The
-    similarity between the text and an anchor therefore changes from s to (1 - k) * s + dot(p, anchor).
+    similarity between the text and another one therefore changes from s to (1 - k) * s + dot(p, other).
 
     Attributes:
         ids: token ids, ascending, shape (T,).

@@ -21,10 +21,10 @@ from stickytoken.machine import digest
 from stickytoken.measurement import resume
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.repairs import model_folder, records
+from stickytoken.repairs._documents import write_documents
 from stickytoken.repairs._job import RepairJob
 from stickytoken.repairs._plans import plan_repairs
 from stickytoken.repairs._verification import NEIGHBOURS, find_neighbours, verify
-from stickytoken.repairs.documents import write_documents
 from stickytoken.repairs.model_folder import RepairableModel
 from stickytoken.repairs.result import Repair, open_repair
 from stickytoken.settings.repair import RepairSettings
@@ -36,7 +36,7 @@ __all__ = ["Repair", "RepairSettings", "open_repair", "repair"]
 
 # Version of the repair code, which is part of a repair's identity. Increment it when a change to the code
 # produces a different model or different numbers for the same inputs.
-_VERSION = 10
+_VERSION = 11
 
 
 def repair(

@@ -29,7 +29,6 @@ from stickytoken.repairs.records import (
     ROW_STRATEGIES,
     TOKENIZER_STRATEGIES,
     CheckRecord,
-    CurveRecord,
     MeasuredRecord,
     NeighbourRecord,
     RepairedTokenRecord,
@@ -154,7 +153,7 @@ def verify(
         repaired.encoder,
         categorize(repaired.encoder.tokenizer),
         "after",
-        same_ordinary=changes.affect_none_of(before.texts),
+        same_ordinary=changes.affect_none_of(before.plan.carriers),
         same_documents=changes.affect_none_of(before.searched_texts),
     )
     strategies = {Token(token.token_id, token.text): Strategy(token.strategy) for token in tokens}
@@ -163,22 +162,11 @@ def verify(
     with_neighbours = copies._replace(as_ids=[*copies.as_ids, *neighbouring_tokens])
     judged_after = after.judge(with_neighbours)
     judged_before = before.judge(with_neighbours)
-    curves_before = before.measure_curves(copies)
-    curves_after = after.measure_curves(copies)
-    ordinary_curve = after.measure_ordinary_curve()
-
     measured_tokens = []
     for token in tokens:
-        curve = CurveRecord(
-            copies=[0, *after.curve_copies],
-            before=curves_before[token.token_id],
-            after=curves_after[token.token_id],
-            ordinary=ordinary_curve,
-        )
         measurements = {
             "before": judged_before.tokens[token.token_id],
             "after": judged_after.tokens[token.token_id],
-            "curve": curve,
         }
         measured_tokens.append(token.model_copy(update=measurements))
     vocabulary = after.job.vocabulary
@@ -221,7 +209,6 @@ def verify(
         smallest_push=settings.smallest_push,
         vectors_compared=after.compares_vectors,
         carriers=len(after.plan.carriers),
-        anchors=len(after.plan.anchors),
         source=corpus.source,
         neighbours=measured_neighbours,
         scores=scores,

@@ -1,6 +1,6 @@
 """Measure tokens in texts into which the run put no copies, and judge them by the rule of the run.
 
-Carriers, anchors and, of the packaged documents, those that receive copies differ from those of the run. The
+Carriers and, of the packaged documents, those that receive copies differ from those of the run. The
 queries are the same. Documents that are joined from other texts are drawn again, so that some may be the
 same. Strategies of a repair are compared in the texts in which the one that is kept is verified.
 """
@@ -25,7 +25,7 @@ from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods import Verdict
 from stickytoken.methods.base import Job
 from stickytoken.methods.measures import ERASED, PUSH, thresholds
-from stickytoken.methods.probes import Floats, fitting_copies
+from stickytoken.methods.probes import Floats
 from stickytoken.methods.profile import token_vector_deviations
 from stickytoken.methods.profile.documents import (
     DocumentPanel,
@@ -48,10 +48,8 @@ from stickytoken.methods.profile.estimates import (
 from stickytoken.methods.profile.plan import choose_texts
 from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import ProfileStage, round_stage
-from stickytoken.methods.profile.texts import anchor_panel
 from stickytoken.methods.profile.verdict import RuleInputs, apply_rule
 from stickytoken.methods.runner import Runner
-from stickytoken.methods.symptoms import SYMPTOM_CARRIERS, AnchorPanel, SymptomStage
 from stickytoken.repairs.records import TOKENIZER_STRATEGIES, MeasuredRecord
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.settings.repair import Strategy
@@ -60,16 +58,9 @@ from stickytoken.vocabulary import Vocabulary, count_copies_read
 # Number of carriers: half as many as a run uses to confirm tokens. A repair only has to tell sticky tokens
 # from ordinary ones, not to rank a vocabulary.
 CARRIERS = 24
-# Number of anchors, of which a job over few tokens, such as a recheck, uses half. Together with the carriers,
-# they have to be found among the texts that the run has left.
-ANCHORS = 330
 # Number of documents, and of random tokens that are measured in them: half as many as in a run.
 _DOCUMENTS = 32
 _ORDINARY_IN_DOCUMENTS = 4
-# Numbers of copies in a token's curves, before and after its repair.
-CURVE_COPIES = (1, 2, 4, 8, 16)
-# Number of ordinary tokens whose curves are averaged.
-_CURVES_OF_ORDINARY_TOKENS = 8
 # Text and number of copies used to find out how a tokenizer reads copies of a token.
 _SAMPLE_TEXT = "the river"
 _SAMPLE_COPIES = 4
@@ -104,7 +95,7 @@ def make_recheck(
     """
     # A recheck measures few tokens, so it needs no lower precision for speed.
     settings = rule_of(run)
-    settings = replace(settings, insertion=Insertion.IDS, anchors=ANCHORS, screen_precision=None, seed=seed)
+    settings = replace(settings, insertion=Insertion.IDS, screen_precision=None, seed=seed)
     # Texts that differ only in their final punctuation count as the same text.
     used = {open_ended(text) for text in list_used_texts(run)}
     beginnings = tuple(used)
@@ -130,7 +121,6 @@ def make_recheck(
     return Recheck(
         job=job,
         plan=plan,
-        mean_similarity=run.mean_similarity,
         ordinary_tokens=ordinary,
         progress=progress,
         name="before",
@@ -138,9 +128,8 @@ def make_recheck(
 
 
 def list_used_texts(run: Run) -> list[str]:
-    """Return the carriers, the anchors and the bundled documents of a run, without duplicates."""
-    of_plan = run.plan.texts
-    texts = [*of_plan.carriers, *of_plan.anchors]
+    """Return the texts into which a run put copies: its carriers, and its bundled documents."""
+    texts = list(run.plan.texts)
     documents = run.plan.documents if isinstance(run.plan, ProfilePlanRecord) else None
     bundled = bundled_collection()
     if documents is not None and documents.fingerprint == bundled.fingerprint:
@@ -229,8 +218,7 @@ class Recheck:
     Attributes:
         job: the model, its vocabulary, the corpus, and the settings with the thresholds of the rule. It names
             no tokens: `judge` is given them.
-        plan: carriers and anchors, which are the same for the original model and for every repaired model.
-        mean_similarity: mean similarity u of the original model, which tells unrelated texts from others.
+        plan: carriers and documents, which are the same for the original model and for every repaired model.
         ordinary_tokens: random tokens that are neither flagged nor repaired. The median effect of the
             ordinary tokens is called the effect of the ordinary token.
         progress: called as texts are encoded.
@@ -242,7 +230,6 @@ class Recheck:
 
     job: Job[ProfileSettings]
     plan: ProfilePlanRecord
-    mean_similarity: float
     ordinary_tokens: Sequence[Token]
     progress: ProgressCallback
     name: str
@@ -276,11 +263,6 @@ class Recheck:
             ordinary_of=self if same_ordinary else None,
             documents_of=self if same_documents else None,
         )
-
-    @property
-    def texts(self) -> list[str]:
-        """All texts of the recheck: its carriers and its anchors."""
-        return [*self.plan.carriers, *self.plan.anchors]
 
     @property
     def searched_texts(self) -> list[str]:
@@ -384,55 +366,11 @@ class Recheck:
         return typical
 
     @cached_property
-    def curve_copies(self) -> tuple[int, ...]:
-        """The numbers of copies in `CURVE_COPIES`, which does not include 0, that fit into the texts."""
-        return fitting_copies(self.job.encoder, Insertion.TEXT, self.plan.carriers, CURVE_COPIES)
-
-    def measure_curves(self, copies: Copies) -> dict[int, list[float]]:
-        """Measure the curve of each token, and return them keyed by token id.
-
-        A curve lists the mean cosine over pairs of unrelated texts, with copies in one text of each pair:
-        first for 0 copies, then for each number of copies in `curve_copies`.
-
-        Args:
-            copies: the tokens, grouped by whether their copies are inserted as token ids or as text.
-        """
-        count = min(SYMPTOM_CARRIERS, len(self.plan.carriers))
-        # The anchors that each carrier is paired with: those that have nothing to do with it.
-        panel = self._anchors.against(self._stage.without_copies, self.mean_similarity)
-        ids_stage = SymptomStage(
-            carriers=self._stage.carriers[:count],  # tokenized
-            copies=self.curve_copies,
-            panel=panel.chosen(range(count)),
-            name=f"{self.name}: curves",
-        )
-        text_stage = replace(
-            ids_stage, carriers=tuple(self.plan.carriers[:count]), name=f"{self.name}: curves of text"
-        )
-        runner = self._make_runner()
-        curves: dict[int, list[float]] = {}
-        for stage, tokens in copies.pair_with(ids_stage, text_stage):
-            # The column "below" holds the curve over the pairs of unrelated texts.
-            curves |= {row["token_id"]: row["below"] for row in runner(stage, tokens).to_dicts()}
-        return curves
-
-    def measure_ordinary_curve(self) -> list[float]:
-        """Measure the mean curve of a few ordinary tokens, in the same form as a single curve."""
-        few = _spread(self.ordinary_tokens, _CURVES_OF_ORDINARY_TOKENS)
-        curves = self.measure_curves(Copies(few, []))
-        mean: list[float] = np.mean(list(curves.values()), axis=0).tolist()
-        return mean
-
-    @cached_property
     def _stage(self) -> ProfileStage:
         every_carrier = range(len(self.plan.carriers))
         settings = self.job.settings
         name = f"{self.name}: ids"
         return round_stage(self.job.encoder, settings, self.plan, every_carrier, name)
-
-    @cached_property
-    def _anchors(self) -> AnchorPanel:
-        return anchor_panel(self.job.encoder, self.plan)
 
     @cached_property
     def _documents(self) -> DocumentPanel | None:

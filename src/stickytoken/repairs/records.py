@@ -15,7 +15,7 @@ from stickytoken.methods.measures import ERASED, PUSH
 from stickytoken.settings.repair import Strategy
 from stickytoken.words import percent
 
-REPAIR_SCHEMA_VERSION = 3
+REPAIR_SCHEMA_VERSION = 4
 REPAIR_FILE = "repair.json"
 DOCUMENT_FILE = "REPAIR.md"
 # Name prefix of the folders, inside a run folder, that hold the record of a repair.
@@ -54,15 +54,6 @@ class MeasuredRecord(resume.Record):
         return ", ".join(phrases)
 
 
-class CurveRecord(resume.Record):
-    """Mean similarity of unrelated text pairs, for several numbers of copies in one text of each pair."""
-
-    copies: list[int]
-    before: list[float]
-    after: list[float]
-    ordinary: list[float]
-
-
 class TriedRecord(resume.Record):
     """A repair that was tried for a token, and the effect of copies after this repair."""
 
@@ -82,7 +73,6 @@ class RepairedTokenRecord(resume.Record):
     tried: list[TriedRecord] = Field(default_factory=list)
     before: MeasuredRecord | None = None
     after: MeasuredRecord | None = None
-    curve: CurveRecord | None = None
 
 
 class NeighbourRecord(resume.Record):
@@ -118,8 +108,7 @@ class VerificationRecord(resume.Record):
     smallest_push: float  # threshold of the rule on the push
     vectors_compared: bool  # whether the rule on unusual vectors applied
     carriers: int  # number of texts into which copies were inserted
-    anchors: int  # number of texts with which the carriers were compared
-    source: str  # where the texts come from; the run used none of these carriers and anchors
+    source: str  # where the texts come from; the run used none of these carriers
     neighbours: list[NeighbourRecord]
     scores: list[ScoreRecord]
     checks: list[CheckRecord]

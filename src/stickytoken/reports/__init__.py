@@ -19,8 +19,9 @@ from stickytoken.detection import Run
 from stickytoken.measurement import require_file_place, write_atomically
 from stickytoken.reports._comparison import comparison_figures, comparison_markdown, comparison_page
 from stickytoken.reports.content import RunContent, read_content
-from stickytoken.reports.facts import explained_tokens, paper_figures, report_figures
+from stickytoken.reports.facts import explained_tokens, report_figures
 from stickytoken.reports.figures import ReportFigure
+from stickytoken.reports.figures.run import flagged_categories
 from stickytoken.reports.page import run_document, run_markdown, run_page
 from stickytoken.validation import as_json, file_path, shown
 
@@ -120,7 +121,7 @@ def _render(subject: RunContent | Comparison, report_format: Format) -> str:
 def _collect_figures(subject: RunContent | Comparison) -> list[ReportFigure]:
     if isinstance(subject, Comparison):
         return comparison_figures(subject)
-    figures = [*report_figures(subject), *paper_figures(subject)]
+    figures = [*report_figures(subject), flagged_categories(subject.tokens)]
     for token in explained_tokens(subject):
         figures += token.figures
     return figures

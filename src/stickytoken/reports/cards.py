@@ -1,4 +1,4 @@
-"""The card of a token: the reason for its verdict, its measures with intervals, and example pairs."""
+"""The card of a token: the reason for its verdict, and its measures with intervals."""
 
 from __future__ import annotations
 
@@ -62,9 +62,6 @@ class Card:
     # Sentences on what copies of the token do in a search; empty if the token is not flagged.
     consequences: list[str]
     measures: list[CardMeasure]  # in the order of the method's columns
-    # Example pairs of texts, each with the keys `which` (typical or largest), `anchor`, `carrier`, `copies`,
-    # and the similarities `before` and `after`. Empty if the run stores no pairs.
-    pairs: list[dict[str, Any]]
 
 
 def cards(content: RunContent, tokens: pl.DataFrame | None = None) -> list[Card]:
@@ -75,14 +72,11 @@ def cards(content: RunContent, tokens: pl.DataFrame | None = None) -> list[Card]
         tokens: Rows of `content.tokens`. Default: the worst sticky tokens, at most `MOST_CARDS`.
     """
     rows = (content.sticky.head(MOST_CARDS) if tokens is None else tokens).to_dicts()
-    pairs_by_token = _collect_pairs(content)
     scales = {column.key: _Scale.of(content, column, rows) for column in content.run.method.TABLE.listed}
-    return [_make_card(content, row, scales, pairs_by_token.get(row["token_id"], [])) for row in rows]
+    return [_make_card(content, row, scales) for row in rows]
 
 
-def _make_card(
-    content: RunContent, row: dict[str, Any], scales: dict[str, _Scale], pairs: list[dict[str, Any]]
-) -> Card:
+def _make_card(content: RunContent, row: dict[str, Any], scales: dict[str, _Scale]) -> Card:
     """Return the card of a token."""
     thresholds = content.run.thresholds(row)
     is_graded = row.get("severity") is not None
@@ -103,29 +97,7 @@ def _make_card(
         reason=row.get("reason") or "",
         consequences=wording.consequences(row, thresholds, content.run.harm(row["token_id"])),
         measures=measures,
-        pairs=pairs,
     )
-
-
-def _collect_pairs(content: RunContent) -> dict[int, list[dict[str, Any]]]:
-    """Return the example pairs stored in a run, as described in `Card.pairs`, keyed by token id."""
-    if content.evidence is None:
-        return {}
-    pairs: dict[int, list[dict[str, Any]]] = {}
-    for row in content.evidence.tokens.to_dicts():
-        pairs[row["token_id"]] = [
-            {
-                "which": which,
-                "anchor": row[f"{which}_anchor"],
-                "carrier": row[f"{which}_carrier"],
-                "copies": content.evidence.record.pair_copies,
-                "before": row[f"{which}_before"],
-                "after": row[f"{which}_after"],
-            }
-            for which in ("typical", "largest")
-            if row[f"{which}_before"] is not None
-        ]
-    return pairs
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ import polars as pl
 
 from stickytoken.audits import Audit, audits_in
 from stickytoken.detection.run import Run, open_run
-from stickytoken.detection.run_folder import RunEvidence
 from stickytoken.errors import InputError, RunError
 from stickytoken.explanation import files
 from stickytoken.explanation.files import StoredExplanation
@@ -20,11 +19,6 @@ from stickytoken.repairs.records import RepairRecord, repairs_in
 from stickytoken.scanning.results import Scan, scans_in
 from stickytoken.vocabulary import kind_of, script_of, word_mark
 
-_WITHOUT_EVIDENCE = (
-    "This run was made without symptom curves and example pairs. Run the same `stickytoken detect` "
-    "command again to add them; nothing else is recomputed."
-)
-
 
 @dataclass(frozen=True)
 class RunContent:
@@ -34,7 +28,6 @@ class RunContent:
         run: the run.
         plan: its plan.
         tokens: its tokens, with the columns that `_add_properties` adds.
-        evidence: symptom curves and example pairs; None if they were not stored.
         explanations: one for each explained token.
         impacts: finished measurements of what tokens cost, latest first, as are the next three.
         missing: sentences that each name something that is absent or cannot be shown.
@@ -43,7 +36,6 @@ class RunContent:
     run: Run
     plan: PlanRecord
     tokens: pl.DataFrame
-    evidence: RunEvidence | None
     explanations: tuple[StoredExplanation, ...]
     impacts: tuple[Impact, ...]
     scans: tuple[Scan, ...]
@@ -82,13 +74,10 @@ def read_content(path: str | Path, explanations: Path | None = None) -> RunConte
     repairs, unread_repairs = repairs_in(run.path)
     stored_explanations, unread_explanations = _read_explanations(run, explanations)
     missing = [*unread_explanations, *unread_impacts, *unread_scans, *unread_audits, *unread_repairs]
-    if run.evidence is None:
-        missing.insert(0, _WITHOUT_EVIDENCE)
     return RunContent(
         run=run,
         plan=run.plan,
         tokens=_add_properties(run.tokens, run.vocabulary),
-        evidence=run.evidence,
         explanations=tuple(stored_explanations),
         impacts=impacts,
         scans=scans,

@@ -17,13 +17,11 @@ from stickytoken.detection.run import NextStep
 from stickytoken.explanation.files import Finding, StoredExplanation
 from stickytoken.impacts.results import NAMED, Impact
 from stickytoken.methods import Column, Distribution, Fact, Scatter, wording
-from stickytoken.repairs.documents import mean_curves
 from stickytoken.repairs.records import RepairRecord, token_rows
 from stickytoken.reports.cards import MOST_CARDS
 from stickytoken.reports.content import RunContent
-from stickytoken.reports.figures import DataTable, ReportFigure, effects, paper, run as run_figures
+from stickytoken.reports.figures import DataTable, ReportFigure, effects, run as run_figures
 from stickytoken.reports.figures.explanation import explanation_figures
-from stickytoken.reports.figures.run import Curve
 from stickytoken.reports.templating import number, plain
 from stickytoken.scanning import wording as scan_wording
 from stickytoken.words import sentence
@@ -98,9 +96,6 @@ def notes(content: RunContent) -> list[str]:
             f"only {examined:,} of {available:,} available tokens were examined: the others may be sticky too"
         )
     lines += content.run.description.notes
-    cut_curves = None if content.evidence is None else content.evidence.cut_curves()
-    if cut_curves is not None:
-        lines.append(cut_curves)
     lines += content.missing
     for impact in content.impacts[:MOST_IMPACTS]:
         lines += [f"impact: {name} was not measured: {reason}" for name, reason in impact.failed.items()]
@@ -157,10 +152,6 @@ def run_details(content: RunContent) -> dict[str, dict[str, Any]]:
             "method": record.method,
         },
     }
-    if content.evidence is not None:
-        evidence = content.evidence.record
-        pictures = evidence.model_dump(mode="json", exclude={"carriers", "similarities_before"})
-        groups["pictures"] = pictures | {"carriers": len(evidence.carriers)}
     for impact in content.impacts[:MOST_IMPACTS]:
         groups[f"impact {impact.path.name}"] = _list_impact_details(impact)
     for repair in content.repairs[:MOST_REPAIRS]:
@@ -214,7 +205,6 @@ def report_figures(content: RunContent) -> list[ReportFigure]:
         for figure in described
         if isinstance(figure, Distribution)
     ]
-    figures += curve_figures(content)
     figures += [
         run_figures.scatter(content.tokens, figure) for figure in described if isinstance(figure, Scatter)
     ]
@@ -224,7 +214,7 @@ def report_figures(content: RunContent) -> list[ReportFigure]:
     for position, impact in enumerate(content.impacts[:MOST_IMPACTS]):
         figures += _number_from_second(effects.impact_figures(impact), position)
     for position, record in enumerate(content.repairs[:MOST_REPAIRS]):
-        figures += _number_from_second(_draw_repair(record), position)
+        figures += _number_from_second([_draw_repair(record)], position)
     return figures
 
 
@@ -242,92 +232,10 @@ def _number_from_second(figures: list[ReportFigure], position: int) -> list[Repo
     ]
 
 
-def _draw_repair(record: RepairRecord) -> list[ReportFigure]:
+def _draw_repair(record: RepairRecord) -> ReportFigure:
     state = sentence(_STATES[record.verified])
     findings = " ".join(sentence(finding) for finding in _list_repair_checks(record).values())
-    figures = [effects.repaired_tokens(token_rows(record), state, findings)]
-    curves = mean_curves(record)
-    if curves is not None:
-        copies, lines = curves
-        figures.append(effects.repair_curves(copies, lines))
-    return figures
-
-
-@dataclass(frozen=True)
-class SymptomCurves:
-    """The symptom curves of a run.
-
-    Attributes:
-        tokens: Curves of the flagged tokens and the strongest unflagged tokens.
-        ordinary: Curves of ordinary tokens, for comparison.
-    """
-
-    tokens: list[Curve]
-    ordinary: list[Curve]
-
-
-def read_curves(content: RunContent) -> SymptomCurves:
-    """Return the symptom curves stored in a run; both lists are empty if it stores none."""
-    if content.evidence is None:
-        return SymptomCurves([], [])
-    verdicts = content.tokens.select("token_id", "verdict")
-    names = content.run.vocabulary.select("token_id", "token").join(verdicts, on="token_id", how="left")
-    # One row for each token with a curve: its curve, name and verdict.
-    rows = content.evidence.tokens.join(names, on="token_id", how="left", maintain_order="left").to_dicts()
-    curves = SymptomCurves([], [])
-    for row in rows:
-        curve = {key: row[key] for key in ("token", "verdict", "copies", "below", "above")}
-        curve["token"] = row["token"] or f"id {row['token_id']}"
-        same_group = curves.ordinary if row["ordinary"] else curves.tokens
-        same_group.append(curve)
-    return curves
-
-
-def curve_figures(content: RunContent) -> list[ReportFigure]:
-    """Return the figure of the symptom curves, in a list that is empty if the run stores no curves."""
-    if content.evidence is None:
-        return []
-    curves = read_curves(content)
-    return [run_figures.symptom_curves(curves.tokens, curves.ordinary, content.run.mean_similarity)]
-
-
-def paper_figures(content: RunContent) -> list[ReportFigure]:
-    """Return three figures like those in Chen et al. (2025): categories, mean shift and pair similarities.
-
-    These figures can be saved to files; the report does not contain them.
-    """
-    figures = [paper.flagged_categories(content.tokens)]
-    curves = read_curves(content)
-    sticky_curves = [curve for curve in curves.tokens if curve["verdict"] == "sticky"]
-    # If the run stores no curves of sticky tokens, the figure shows the curves of the strongest other tokens.
-    who = "sticky tokens" if sticky_curves else "the strongest tokens"
-    figures.append(paper.mean_shift(sticky_curves or curves.tokens, curves.ordinary, who))
-    figures.append(_draw_pair_similarities(content))
-    return figures
-
-
-def _draw_pair_similarities(content: RunContent) -> ReportFigure:
-    """Return the figure of the similarities of text pairs with and without copies of one token.
-
-    The figure shows the worst sticky token whose similarities are stored in the run. If the run stores no
-    similarities for sticky tokens, the figure shows the strongest unflagged token that has similarities.
-    """
-    run = content.run
-    u = content.run.mean_similarity
-    if content.evidence is None:
-        return paper.pair_similarities(token="", copies=0, before=[], after=None, u=u)
-    record = content.evidence.record
-    stored = content.evidence.tokens.filter(~pl.col("ordinary"), pl.col("similarities_after").is_not_null())
-    strongest_unflagged = run.strongest(STRONGEST)
-    ranked = pl.concat([content.sticky, strongest_unflagged], how="diagonal")  # worst first
-    rows = ranked.select("token_id", "token").join(stored, on="token_id", maintain_order="left")
-    if rows.is_empty():
-        before = record.similarities_before
-        return paper.pair_similarities(token="", copies=record.pair_copies, before=before, after=None, u=u)
-    row = rows.row(0, named=True)
-    return paper.pair_similarities(
-        row["token"], record.pair_copies, record.similarities_before, row["similarities_after"], u
-    )
+    return effects.repaired_tokens(token_rows(record), state, findings)
 
 
 @dataclass(frozen=True)

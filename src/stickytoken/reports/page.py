@@ -113,7 +113,6 @@ def run_markdown(content: RunContent) -> str:
 def run_document(content: RunContent) -> dict[str, Any]:
     """Return the report of a run as a dictionary of JSON values."""
     values = _collect_shared_values(content)
-    curves = facts.read_curves(content)
     explanations = []
     for token in values["explained"]:
         figures = [_figure_document(figure) for figure in token.figures]
@@ -131,8 +130,6 @@ def run_document(content: RunContent) -> dict[str, Any]:
         "worst": [_card_document(card) for card in values["cards"]],
         "strongest": content.run.strongest(facts.STRONGEST).to_dicts(),
         "flagged": values["rows"],
-        "curves": curves.tokens,
-        "ordinary_curves": curves.ordinary,
         "figures": [_figure_document(figure) for figure in values["overview"]],
         "explanations": explanations,
         "audits": [_audit_document(audit) for audit in values["audits"]],
@@ -144,7 +141,7 @@ def run_document(content: RunContent) -> dict[str, Any]:
 
 
 def _card_document(card: Card) -> dict[str, Any]:
-    return card.row | {"reason": card.reason or None, "consequences": card.consequences, "pairs": card.pairs}
+    return card.row | {"reason": card.reason or None, "consequences": card.consequences}
 
 
 def _audit_document(audit: facts.ShownAudit) -> dict[str, Any]:

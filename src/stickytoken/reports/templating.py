@@ -17,7 +17,6 @@ from stickytoken.validation import markdown, visible
 from stickytoken.words import MINUS
 
 _MISSING = "\N{EN DASH}"
-_LINE_BREAKS = re.compile(r"[ \t]*[\r\n]+[ \t]*")
 _BLANK_LINES = re.compile(r"\n{3,}")
 # JSON escapes of characters that could end a <script> element or begin an HTML comment inside it.
 _ESCAPED_IN_SCRIPTS = {"<": r"\u003c", ">": r"\u003e", "&": r"\u0026"}
@@ -89,11 +88,6 @@ def plain(value: Any) -> str:
     return number(value)
 
 
-def flowing(text: str) -> str:
-    """Replace line breaks with spaces, because `visible` would show line breaks as escapes."""
-    return _LINE_BREAKS.sub(" ", text)
-
-
 _RIGHT_TO_LEFT = regex.compile(r"[\p{Bidi_Class=R}\p{Bidi_Class=AL}]+")
 
 
@@ -131,7 +125,7 @@ def environment(package: str = _OWN_PACKAGE) -> Environment:
         finalize=_finalize,
         **_OPTIONS,
     )
-    for function in (commands, cosine, flowing, isolated, number, ord, plain, spaced):
+    for function in (commands, cosine, isolated, number, ord, plain, spaced):
         environment.filters[function.__name__] = function
     return environment
 
@@ -181,8 +175,6 @@ _SHARED_WORDS = {
     "letters nor digits. Subword: continues a word. Whole word: a word or its beginning.",
     "category": "Whether tokenizing the text of the entry gives the entry again. OK and OK_SPECIAL: it does, "
     "so the entry can appear in text.",
-    "u": "The model's mean similarity: the mean cosine over pairs of vocabulary entries. Texts with a lower "
-    "similarity count as unrelated.",
 }
 # Glossary entries of columns that only some methods have, keyed by column title.
 _COLUMN_WORDS = {

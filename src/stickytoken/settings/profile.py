@@ -21,9 +21,7 @@ from stickytoken.settings import (
     check_settings,
 )
 
-PRECISION_SETTINGS = frozenset(
-    {"anchors", "budget", "screening_texts", "confirming_texts", "screen_precision"}
-)
+PRECISION_SETTINGS = frozenset({"budget", "screening_texts", "confirming_texts", "screen_precision"})
 """The settings that change how precise the results are, but not their meaning."""
 
 
@@ -67,7 +65,6 @@ class ProfileSettings:
         documents: some: measure special tokens, tokens with unusual vectors, the tokens that erase most or
             are expected to push most, and random tokens in documents. all: measure every token in documents,
             which takes ten times as long.
-        anchors: Maximum number of anchors, the texts that carriers are compared with in reports.
         screening_texts: Number of texts in which all tokens are screened, to find the tokens to measure in
             confirming texts.
         confirming_texts: Number of additional texts in which each token that the screen has selected is
@@ -95,7 +92,6 @@ class ProfileSettings:
     insertion: Insertion | None = None  # ids, or words if the model reads only texts
     copies: Annotated[tuple[PositiveCount, ...], PYTHON_ONLY] = (8, 4)
     documents: Measuring = Measuring.SOME
-    anchors: Annotated[int, Ge(2), PYTHON_ONLY] = 440
     screening_texts: Annotated[int, Ge(2), PYTHON_ONLY] = 2
     confirming_texts: Annotated[int, Ge(4), PYTHON_ONLY] = 48
     screen_precision: Annotated[Precision | None, DETECT_ONLY] = None

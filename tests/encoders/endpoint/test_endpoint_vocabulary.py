@@ -111,7 +111,7 @@ def test_a_sample_of_candidates_has_no_ordinary_words(tmp_path):
     candidates = [f"candidate{number}" for number in range(40)]
     encoder = load_encoder(embed, candidates=candidates)
     few = {"sentences": profiled.corpus(), "settings": profiled.SMALL}
-    run = detect(encoder, sample=3, out=tmp_path / "run", evidence=False, **few)
+    run = detect(encoder, sample=3, out=tmp_path / "run", **few)
     assert set(run.tokens["token"].to_list()) <= set(candidates)
 
 

@@ -1,8 +1,7 @@
-"""The plan: which texts carry, which are compared with, how the budget is spent; and the settings."""
+"""The plan: which texts carry, how the budget is spent; and the settings."""
 
 import itertools
 import math
-from collections import Counter
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
@@ -48,12 +47,9 @@ def plan(encoder):
     return planned(encoder, profiled.corpus())
 
 
-def test_anchors_and_carriers_share_no_sentence(plan):
-    texts = set(profiled.corpus().texts)
-    assert set(plan.anchors) <= texts
-    assert {f"{text}." for text in plan.carriers} <= texts - set(plan.anchors)
+def test_carriers_are_distinct_sentences_of_the_corpus(plan):
+    assert {f"{text}." for text in plan.carriers} <= set(profiled.corpus().texts)
     assert len(set(plan.carriers)) == len(plan.carriers) == 2 + 24
-    assert len(set(plan.anchors)) == len(plan.anchors) == profiled.SMALL.anchors
 
 
 def test_pilots_are_random_available_tokens(encoder, plan):
@@ -70,13 +66,6 @@ def test_the_seed_draws_carriers_and_pilots(encoder, plan):
     assert other.pilots != plan.pilots
 
 
-def test_anchors_are_drawn_evenly_from_the_topics_of_the_corpus(foreign):
-    corpus = profiled.corpus(200, topics=5)
-    topic_of = dict(zip(corpus.texts, corpus.topics, strict=True))
-    counts = Counter(topic_of[anchor] for anchor in planned(foreign, corpus).anchors)
-    assert counts == {f"topic {number}": 16 for number in range(5)}
-
-
 @pytest.mark.parametrize("ending", ["?!", " .", "…", "。", '."', ".)", ""])
 def test_a_text_loses_the_punctuation_that_ends_it_and_no_other(ending):
     assert open_ended(f"Mr. O'Neil (72) isn't here{ending}") == "Mr. O'Neil (72) isn't here"
@@ -90,9 +79,7 @@ def test_long_texts_carry_by_their_first_sentence(encoder):
     carriers = choose_carriers(encoder, profiled.SMALL, [TextGroup("own", texts)], 20, "test")
     assert len(carriers) == 20
     assert {open_ended(text) for text in sentences[100:]} >= set(carriers)
-    for carrier, text in carriers.items():
-        assert text in texts
-        assert text.startswith(carrier)
+    assert all(any(text.startswith(carrier) for text in texts) for carrier in carriers)
 
 
 def test_groups_with_few_texts_leave_their_carriers_to_the_others(foreign):
@@ -151,7 +138,7 @@ def test_carriers_leave_room_for_the_copies(encoder):
     for copies, insertion, count, room in (((4,), "ids", 100, 4), ((2, 3), "text", 60, 24)):
         settings = replace(profiled.SMALL, copies=copies, insertion=Insertion(insertion))
         carriers = choose_carriers(Short(), settings, group, count, "test")
-        assert max(map(len, encoder.content_ids(list(carriers)))) + room <= 60
+        assert max(map(len, encoder.content_ids(carriers))) + room <= 60
     with pytest.raises(InputError, match=naming(60, "short")):
         choose_carriers(Short(), settings, group, 119, "test")
 
@@ -208,16 +195,16 @@ def test_a_run_over_few_tokens_has_fewer_pilots_in_half_the_carriers(
 
 def test_without_a_corpus_carriers_come_from_all_kinds_in_turn(encoder):
     groups = group_texts(encoder, load_sentences())
-    texts = choose_carriers(encoder, ProfileSettings(), groups, 51, "test").values()
-    sizes = Counter(group.name for text in texts for group in groups if text in group.texts)
-    assert set(sizes) == {group.name for group in groups}
-    assert set(sizes.values()) == {4, 5}
+    texts = choose_carriers(encoder, ProfileSettings(), groups, 51, "test")
+    for group in groups:  # a carrier may be the first sentence of a longer text
+        from_group = [text for text in texts if any(each.startswith(text) for each in group.texts)]
+        assert len(from_group) >= 51 // len(groups) == 4
 
 
 # Settings, and numbers from users: what is taken, refused and made one.
 
 SPELLINGS = [3, 3.0, np.int8(3), np.float32(3), Decimal("3"), Fraction(3)]
-BOUNDS = {"anchors": 2, "confirming_texts": 4, "screening_texts": 2, "seed": 0}
+BOUNDS = {"confirming_texts": 4, "screening_texts": 2, "seed": 0}
 
 
 def assert_refused(said, **values):
@@ -270,7 +257,7 @@ def test_shares_lie_strictly_between_zero_and_one(name):
     [
         ({"budget": "0.5"}, ["'0.5'", "number"]),
         ({"budget": 1.5}, [1.5, 2]),
-        ({"anchors": 10.5}, [10.5, "whole number"]),
+        ({"confirming_texts": 10.5}, [10.5, "whole number"]),
         ({"smallest_push": 1}, [1]),
         ({"documents": "most"}, ["'most'", "some", "all"]),
         ({"copies": ()}, ["empty"]),
@@ -285,7 +272,12 @@ def test_what_cannot_be_used_is_refused_by_its_name_and_value(values, said):
 
 
 def test_spellings_of_the_same_values_are_the_same_settings():
-    spelled = {"budget": np.float64(3.4), "insertion": "ids", "copies": [np.int64(8), 4.0], "anchors": 440.0}
+    spelled = {
+        "budget": np.float64(3.4),
+        "insertion": "ids",
+        "copies": [np.int64(8), 4.0],
+        "confirming_texts": 48.0,
+    }
     assert repr(ProfileSettings(**spelled, seed=np.int32(42))) == repr(
         ProfileSettings(insertion=Insertion.IDS)
     )

@@ -112,7 +112,6 @@ def test_the_run_counts_its_texts_and_tokens(run, encoder):
     assert not measured["confirm"] & pilots  # the pilot measured them in these carriers
     assert len(measured["confirm"] | pilots) == run.result.confirmed
     texts = 128 * 26 + profiled.AVAILABLE * 2 + len(measured["confirm"]) * 24
-    texts += run.result.mean_similarity_entries
     assert run.result.sequences == texts
     assert run.result.texts_per_token == round(texts / profiled.AVAILABLE, 2)
     for row in run.tokens.to_dicts():
@@ -198,7 +197,6 @@ def test_a_vocabulary_smaller_than_the_pilot_is_measured_in_all_carriers(tmp_pat
     assert len(run.tokens) == run.result.confirmed == 115
     assert run.plan.pilots == run.tokens["token_id"].to_list()
     assert {path.name.split("-")[0] for path in (run.path / "shards").iterdir()} == {
-        "mean similarity",
         "pilot",
         "screen",
     }
@@ -253,8 +251,7 @@ def alike(noise):
 
 SAME = r"the same similarity \(1\.0000\), so no token can change it"
 REFUSED = {
-    "too few": ({"sentences": profiled.corpus(26)}, naming(26, "carriers")),
-    "far too few": ({"sentences": profiled.corpus(23)}, naming(23, 26)),
+    "too few": ({"sentences": profiled.corpus(23)}, naming(23, 26)),
     "alike": ({"model": lambda: alike(1e-5)}, SAME),
     "pairs": (
         {"sentences": None, "pairs": [SentencePair("a bird", "a song", 0.1)]},

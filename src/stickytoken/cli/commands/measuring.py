@@ -170,7 +170,7 @@ def detect(
     Args:
         sample: Measure only this many tokens, chosen at random.
         out: Run folder. Default: runs/<model>-<method>-<identity>.
-        write_report: Also write report.html, with symptom curves and sentence pairs, into the run folder.
+        write_report: Also write report.html into the run folder.
     """
     from stickytoken.detection.naming import token_ids
     from stickytoken.methods.profile.plan import most_texts_to_confirm
@@ -192,7 +192,6 @@ def detect(
         tokens=named,
         sample=sample,
         settings=settings,
-        evidence=write_report,
     )
 
     def rehearse(stand_in: Any, folder: Path) -> object:

@@ -213,9 +213,6 @@ def show_run(run: stickytoken.Run, output_format: opt.Format) -> None:
         console.print_line(mention)
     console.print_line(_effort_line(run))
     console.inform_notes(run.description.notes)
-    cut_curves = None if run.evidence is None else run.evidence.cut_curves()
-    if cut_curves is not None:
-        console.inform_notes([cut_curves])
     step = next_steps(run, last_verified(repairs_in(run.path)[0]))[0]
     console.inform(f"Next, to {step.purpose}: {step.command}")
 
@@ -234,7 +231,7 @@ def _effort_line(run: stickytoken.Run) -> str:
     """Return a line that says how much was computed for the run, and where it is."""
     texts = run.result.sequences
     per_token = texts / max(1, len(run.tokens))
-    time_taken = console.minutes(run.seconds)
+    time_taken = console.minutes(run.result.seconds)
     return f"{texts:,} texts, {per_token:.1f} per token, {time_taken}. Run folder: {run.path}"
 
 

@@ -17,11 +17,11 @@ from stickytoken.insertion import Token
 from stickytoken.inspection import inspector_of
 from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import ProgressCallback
-from stickytoken.methods import TokenTable, Verdict, base, probes, symptoms, wording
+from stickytoken.methods import TokenTable, Verdict, base, wording
 from stickytoken.methods.base import Job
 from stickytoken.methods.measures import ERASED, PUSH, thresholds
 from stickytoken.methods.probes import Floats
-from stickytoken.methods.profile import estimates, rounds, texts
+from stickytoken.methods.profile import estimates, rounds
 from stickytoken.methods.profile._wording import (
     LISTED,
     REPORTED,
@@ -36,10 +36,9 @@ from stickytoken.methods.profile.records import ProfilePlanRecord, ProfileResult
 from stickytoken.methods.profile.rounds import make_plan
 from stickytoken.methods.profile.verdict import Judged, apply_rule
 from stickytoken.methods.runner import Runner
-from stickytoken.methods.symptoms import SYMPTOM_CARRIERS, EvidenceStage
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.token_vectors import vector_deviations
-from stickytoken.unit_vectors import Similarity, unit_vectors
+from stickytoken.unit_vectors import Similarity
 from stickytoken.vocabulary import RoundTripTokenizer, Vocabulary, special_tokens
 
 __all__ = [
@@ -47,13 +46,11 @@ __all__ = [
     "RESULT_RECORD",
     "TABLE",
     "ProfileEvidence",
-    "SymptomCurve",
     "always_measured",
     "compute",
     "describe_probe",
     "describe_run",
     "describe_similarity",
-    "evidence_stage",
     "identity_parts",
     "make_plan",
     "probe",
@@ -62,9 +59,6 @@ __all__ = [
 
 PLAN_RECORD: type[base.PlanRecord] = ProfilePlanRecord
 RESULT_RECORD: type[base.ResultRecord] = ProfileResultRecord
-
-# Number of ordinary tokens whose mean curve is shown beside the curves of probed tokens.
-_ORDINARY_TOKENS = 8
 
 # The columns of tokens.parquet that every run has, with their types.
 TOKEN_COLUMNS: dict[str, Any] = {
@@ -134,7 +128,6 @@ def compute(
     """Measure and judge the job's tokens. Return the table tokens.parquet and the result for run.json."""
     deviations = token_vector_deviations(job.encoder, job.vocabulary)
     measured = rounds.measure_rounds(job, plan, runner, deviations)
-    mean_similarity = rounds.measure_u(job.encoder, plan.carriers, runner)
     estimates.write_effects(folder, measured.screened)
     numbers = estimates.estimate(measured)
     judged = apply_rule(numbers.measures, job.settings)
@@ -143,9 +136,6 @@ def compute(
     cost = folder.total_cost()
     random_tokens = _random_in_documents(measured, numbers)
     return tokens, ProfileResultRecord(
-        mean_similarity=mean_similarity.value,
-        mean_similarity_entries=mean_similarity.entries,
-        mean_similarity_error=mean_similarity.error,
         looked_at=judged_count,
         confirmed=int(tokens["confirmed"].sum()),
         unconfirmed=measured.unconfirmed,
@@ -315,28 +305,6 @@ def _rows_of_unmeasured_tokens(job: Job[ProfileSettings]) -> pl.DataFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class SymptomCurve:
-    """Mean similarities of text pairs as a function of the number of copies.
-
-    A pair is unrelated if its similarity without copies is below a limit, usually the model's mean
-    similarity.
-
-    Attributes:
-        copies: numbers of copies, beginning with 0.
-        below: for each number of copies, the mean over the unrelated pairs.
-        above: for each number of copies, the mean over all other pairs.
-        ordinary_below: the mean of ``below`` over ordinary tokens, as a control.
-        ordinary_above: the mean of ``above`` over ordinary tokens, as a control.
-    """
-
-    copies: list[int]
-    below: list[float]
-    above: list[float]
-    ordinary_below: list[float]
-    ordinary_above: list[float]
-
-
-@dataclass(frozen=True, slots=True)
 class ProfileEvidence:
     """The results of a probe for one token. Fields not described here are columns of tokens.parquet.
 
@@ -349,8 +317,6 @@ class ProfileEvidence:
         unusual: threshold for the vector deviation: a token vector is unusual if its deviation is at least
             ``unusual``.
         vectors_compared: whether token vectors could be compared.
-        mean_similarity: mean similarity u of the model.
-        curve: mean similarities as a function of the number of copies.
     """
 
     token_id: int
@@ -376,8 +342,6 @@ class ProfileEvidence:
     smallest_push: float
     unusual: float
     vectors_compared: bool
-    mean_similarity: float
-    curve: SymptomCurve
 
 
 def probe(job: Job[ProfileSettings], progress: ProgressCallback) -> list[ProfileEvidence]:
@@ -408,12 +372,10 @@ def probe(job: Job[ProfileSettings], progress: ProgressCallback) -> list[Profile
     deviations = token_vector_deviations(job.encoder, job.vocabulary)
     # With ``confirm_all``, no token is judged by the few screening carriers alone.
     measured = rounds.measure_rounds(job_without_repeats, plan, runner, deviations, confirm_all=True)
-    mean_similarity = rounds.measure_u(job.encoder, plan.carriers, runner).value
     numbers = estimates.estimate(measured)
     settings = job.settings
     table = token_table(measured, numbers, apply_rule(numbers.measures, settings))
     rows = {row["token_id"]: row for row in table.to_dicts()}
-    curves = _curves(job_without_repeats, plan, mean_similarity, runner)
     columns = [field.name for field in fields(ProfileEvidence) if field.name in table.columns]
     ordinary_push = _random_in_documents(measured, numbers).push
     evidence = []
@@ -427,60 +389,6 @@ def probe(job: Job[ProfileSettings], progress: ProgressCallback) -> list[Profile
             smallest_push=settings.smallest_push,
             unusual=settings.unusual,
             vectors_compared=deviations is not None,
-            mean_similarity=mean_similarity,
-            curve=curves[token.id],
         )
         evidence.append(evidence_of_token)
     return evidence
-
-
-def _curves(
-    job: Job[ProfileSettings], plan: ProfilePlanRecord, mean_similarity: float, runner: Runner
-) -> dict[int, SymptomCurve]:
-    """Measure the symptom curve of each token, and the mean curve of a few ordinary tokens as a control.
-
-    Returns:
-        One curve for each token of the job, keyed by token id.
-    """
-    requested_ids = {token.id for token in job.tokens}
-    available = {token.id: token for token in job.vocabulary.available}
-    pilots = [available[token_id] for token_id in plan.pilots if token_id not in requested_ids]
-    ordinary = pilots[:_ORDINARY_TOKENS]
-    encoder = job.encoder
-    insertion = job.settings.inserted_as
-    carriers = plan.carriers[:SYMPTOM_CARRIERS]
-    copies = probes.fitting_copies(encoder, insertion, carriers, symptoms.SYMPTOM_COPIES)
-    panel = texts.anchor_panel(encoder, plan)
-    compared = panel.against(unit_vectors(encoder.encode(carriers)), mean_similarity)
-    stage = symptoms.SymptomStage(probes.as_carriers(encoder, insertion, carriers), copies, compared)
-    rows = {row["token_id"]: row for row in runner(stage, [*job.tokens, *ordinary]).to_dicts()}
-
-    def ordinary_mean(side: str) -> list[float]:
-        """Return the ordinary tokens' mean curve over unrelated (``below``) or other pairs (``above``)."""
-        if not ordinary:
-            return []
-        mean: list[float] = np.mean([rows[token.id][side] for token in ordinary], axis=0).tolist()
-        return mean
-
-    copies_of_curve = [0, *copies]  # the stage also returns the means for 0 copies
-    ordinary_below = ordinary_mean("below")
-    ordinary_above = ordinary_mean("above")
-    return {
-        token_id: SymptomCurve(
-            copies=copies_of_curve,
-            below=rows[token_id]["below"],
-            above=rows[token_id]["above"],
-            ordinary_below=ordinary_below,
-            ordinary_above=ordinary_above,
-        )
-        for token_id in requested_ids
-    }
-
-
-def evidence_stage(
-    job: Job[ProfileSettings], plan: ProfilePlanRecord, mean_similarity: float
-) -> EvidenceStage:
-    """Return the stage that measures the curves and pairs that reports show."""
-    panel = texts.anchor_panel(job.encoder, plan)
-    carriers = plan.carriers[: SYMPTOM_CARRIERS // 2 if measures_few_tokens(job) else SYMPTOM_CARRIERS]
-    return symptoms.evidence_stage(job, carriers, plan.anchors, panel, mean_similarity)

@@ -143,9 +143,6 @@ def _notes(run: Run) -> list[str]:
             f"{run.plan.documents.similarity}: measure all in documents with --set documents=all"
         )
     caveats += _notes_on_missing_verdicts(run.tokens)
-    if run.plan.left_out:
-        left_out = counted(run.plan.left_out, "sentence")
-        caveats.append(f"{left_out} left out because the model does not read them in full")
     return caveats
 
 
@@ -179,9 +176,7 @@ def _describe_method(settings: ProfileSettings) -> str:
 
 
 def _plan_facts(plan: ProfilePlanRecord) -> dict[str, Any]:
-    facts: dict[str, Any] = {"left_out": plan.left_out}
-    for name in ("anchors", "carriers", "pilots"):
-        facts[name] = len(getattr(plan, name))
+    facts: dict[str, Any] = {"carriers": len(plan.carriers), "pilots": len(plan.pilots)}
     if plan.documents is not None:
         facts["documents"] = plan.documents.documents
         facts["queries"] = plan.documents.queries
@@ -222,7 +217,7 @@ def describe_figures(rule: RuleSettings) -> list[Figure]:
 
 
 def describe_probe(probed: Sequence[ProfileEvidence]) -> list[ProbeTable | str]:
-    """Return a table of both measures, the reasons for flags, two tables of curves, and the rule."""
+    """Return a table of both measures, the reasons for flags, and the rule."""
     first = probed[0]  # the rule is the same for all tokens
     blocks: list[ProbeTable | str] = [
         ProbeTable(
@@ -234,8 +229,6 @@ def describe_probe(probed: Sequence[ProfileEvidence]) -> list[ProbeTable | str]:
     ]
     flagged = [evidence for evidence in probed if evidence.reason is not None]
     blocks += [f"{quoted(evidence.token)}: {evidence.reason}" for evidence in flagged]
-    blocks.append(_curve_table(probed, "below"))
-    blocks.append(_curve_table(probed, "above"))
     blocks.append(wording.describe_rule(first.smallest_erased, first.smallest_push))
     if not first.vectors_compared:
         blocks.append(wording.WITHOUT_VECTORS)
@@ -282,36 +275,3 @@ def _probe_row(evidence: ProfileEvidence) -> list[object]:
         vector,
         verdict,
     ]
-
-
-# The numbers of copies that have a column in the curve tables. A terminal has no room for more columns.
-_TABLE_COPIES = (0, 1, 2, 4, 8, 16, 32)
-
-
-def _curve_table(probed: Sequence[ProfileEvidence], side: str) -> ProbeTable | str:
-    """Return a table of the mean similarity of text pairs at each number of copies, or a sentence.
-
-    ``side`` selects the pairs: ``below`` for those whose similarity without copies is below the model's mean
-    similarity, ``above`` for all others. If there are no such pairs, the sentence says so.
-
-    All tokens of a probe are measured with the same pairs of texts and the same numbers of copies, and their
-    evidence contains the same curve of ordinary tokens. What they share is therefore read from the first.
-    """
-    first_curve = probed[0].curve
-    has_pairs = bool(getattr(first_curve, side))  # without pairs, the curve of every token is empty
-    if not has_pairs:
-        return f"No pair of these texts lies {side} the model's mean similarity."
-    curves = [(evidence.token, getattr(evidence.curve, side)) for evidence in probed]
-    ordinary_curve = getattr(first_curve, f"ordinary_{side}")
-    if ordinary_curve:  # it is empty if no ordinary token was measured
-        curves.append(("(ordinary tokens)", ordinary_curve))
-    indices = [index for index, copies in enumerate(first_curve.copies) if copies in _TABLE_COPIES]
-    rows = []
-    for token, similarities in curves:
-        shown_similarities = [similarities[index] for index in indices]
-        rows.append((token, *shown_similarities))
-    return ProbeTable(
-        f"Similarity of pairs {side} the mean similarity, by number of copies",
-        ("token", *(str(first_curve.copies[index]) for index in indices)),
-        rows,
-    )

@@ -132,7 +132,7 @@ class MeasuredJob:
 
     Attributes:
         job: model, vocabulary, tokens and settings of the run.
-        plan: carriers, anchors and pilots of the run.
+        plan: carriers and pilots of the run.
         screening_carriers: plan indices of the carriers into which all tokens were inserted.
         screened: measurements of all tokens in the screening carriers.
         confirmed: measurements of the pilots and the selected tokens in all other carriers.

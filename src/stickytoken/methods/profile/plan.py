@@ -76,12 +76,6 @@ def _scale_count(job: Job[ProfileSettings], most: int, least: int, tokens_per_on
     return min(most, max(least, len(job.tokens) // tokens_per_one))
 
 
-def anchors_needed(job: Job[ProfileSettings]) -> int:
-    """Return the number of texts that carriers are compared with in reports, if the corpus has so many."""
-    anchors = job.settings.anchors
-    return max(2, anchors // 2) if documents.measures_few_tokens(job) else anchors
-
-
 def tokens_per_batch(job: Job[ProfileSettings]) -> int:
     """Return the number of tokens in a batch of the confirming round."""
     return _scale_count(job, CONFIRMING_BATCH, _LEAST_BATCH, _TOKENS_PER_CONFIRMED)
@@ -178,19 +172,8 @@ def choose_texts(
                 "pass other sentences (--sentences)"
             )
     length = None if corpus.bundled else texts.length_of_bundled_carriers(encoder, settings, needed)
-    source_of_carrier = texts.choose_carriers(encoder, settings, groups, needed, corpus.source, length)
-    # A text must not be compared with a carrier that was taken from it.
-    taken = set(source_of_carrier.values())
-    anchors = texts.choose_anchors(encoder, groups, anchors_needed(job), settings.seed, taken)
-    if not anchors.texts:
-        raise InputError(
-            f"{corpus.source} has too few sentences that the model reads in full: none is left besides "
-            f"{needed} carriers; use more sentences"
-        )
     return ProfilePlanRecord(
-        left_out=anchors.left_out,
-        anchors=anchors.texts,
-        carriers=list(source_of_carrier),
+        carriers=texts.choose_carriers(encoder, settings, groups, needed, corpus.source, length),
         pilots=_draw_pilots(job),
         call_noise=capabilities_of(encoder).noise,
         documents=documents.plan_documents(job, is_allowed),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from stickytoken.measurement.resume import Record
-from stickytoken.methods import PlanTexts
-from stickytoken.methods.base import MeanSimilarityRecord, PlanRecord, ResultRecord
+from stickytoken.methods.base import PlanRecord, ResultRecord
 from stickytoken.unit_vectors import Similarity
 
 
@@ -36,28 +35,24 @@ class ProfilePlanRecord(PlanRecord):
     """Everything that a run chooses before it measures a token.
 
     Attributes:
-        left_out: number of texts drawn as anchors that the model does not read in full or gives no vector.
-        anchors: the texts that carriers are compared with in the evidence for reports.
         carriers: the texts into which copies are inserted.
         pilots: ids of random tokens that are measured in all carriers to define the ordinary token.
         call_noise: standard deviation of one cosine over repeated calls to the model.
         documents: the collection for the push; None if the texts do not suffice for one.
     """
 
-    left_out: int
-    anchors: list[str]
     carriers: list[str]
     pilots: list[int]
     call_noise: float = 0.0
     documents: DocumentsRecord | None = None
 
     @property
-    def texts(self) -> PlanTexts:
-        """The carriers and the anchors of the plan."""
-        return PlanTexts(self.carriers, self.anchors, by_topic=True)
+    def texts(self) -> list[str]:
+        """The carriers."""
+        return self.carriers
 
 
-class ProfileResultRecord(MeanSimilarityRecord, ResultRecord):
+class ProfileResultRecord(ResultRecord):
     """The numbers that summarize the result of a run.
 
     Attributes:

@@ -14,20 +14,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stickytoken.encoders.mean_similarity import MeanSimilarity
 from stickytoken.encoders.protocol import Encoder, require_ids
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement, Probe, Token, draw_path
 from stickytoken.machine import Precision
 from stickytoken.measurement.stages import RowValue
 from stickytoken.methods import probes
-from stickytoken.methods._mean_similarity import measure_mean_similarity
 from stickytoken.methods.base import Job
 from stickytoken.methods.measures import PUSH, thresholds
 from stickytoken.methods.probes import Carrier, Path
@@ -79,9 +76,6 @@ _LARGEST_FACTOR = 2.0
 _NAMED_IN_DOCUMENTS = 128
 # What the names of the stages begin with that measure tokens other than special ones in documents.
 _SUSPECTS = "in documents"
-# Largest standard error of the mean similarity u, as a share of the standard deviation of the similarities
-# between texts. u decides which pairs count as unrelated; an error this small changes one pair in fifty.
-_ERROR_SHARE = 0.05
 # If the standard deviation of similarities is smaller than this, the similarities are treated as equal.
 _NO_VARIATION = 1e-5
 
@@ -105,32 +99,15 @@ def make_plan(job: Job[ProfileSettings], runner: Runner) -> ProfilePlanRecord:
     """
     del runner  # no token is measured yet
     plan = choose_texts(job)
-    spread = _measure_spread(job.encoder, plan.carriers)
-    if spread.deviation < _NO_VARIATION:
+    vectors = unit_vectors(job.encoder.encode(plan.carriers))
+    similarities = (vectors @ vectors.T)[~np.eye(len(vectors), dtype=np.bool_)]
+    if similarities.std() < _NO_VARIATION:
         raise InputError(
             f"{job.encoder.name} gives all sentences of {job.sentences.source} the same similarity "
-            f"({spread.mean:.4f}), so no token can change it: check that the model is loaded correctly"
+            f"({similarities.mean():.4f}), so no token can change it: check that the model is loaded "
+            "correctly"
         )
     return plan
-
-
-class _Spread(NamedTuple):
-    """Of the similarities between texts."""
-
-    mean: float
-    deviation: float
-
-
-def _measure_spread(encoder: Encoder, carriers: Sequence[str]) -> _Spread:
-    vectors = unit_vectors(encoder.encode(carriers))
-    similarities = (vectors @ vectors.T)[~np.eye(len(vectors), dtype=np.bool_)]
-    return _Spread(float(similarities.mean()), float(similarities.std()))
-
-
-def measure_u(encoder: Encoder, carriers: Sequence[str], runner: Runner) -> MeanSimilarity:
-    """Measure the mean similarity u, as exactly as it must be to tell unrelated carriers from others."""
-    tolerance = _ERROR_SHARE * _measure_spread(encoder, carriers).deviation
-    return measure_mean_similarity(encoder, runner, tolerance=tolerance)
 
 
 def _measure_special_tokens(

@@ -1,4 +1,4 @@
-"""The texts of a run: carriers, into which copies are inserted, and anchors to compare carriers with."""
+"""The carriers of a run: the texts into which copies are inserted."""
 
 from __future__ import annotations
 
@@ -15,17 +15,15 @@ from stickytoken.data.readability import LARGEST_UNKNOWN, drop_indistinguishable
 from stickytoken.encoders.protocol import Encoder, refused_texts
 from stickytoken.errors import InputError
 from stickytoken.methods.probes import Floats, balanced, has_room, room_for
-from stickytoken.methods.profile.records import ProfilePlanRecord
-from stickytoken.methods.symptoms import AnchorPanel
 from stickytoken.settings.profile import ProfileSettings
-from stickytoken.unit_vectors import unit_vectors
 
-# Keys of the random generators. The keys differ, so that carriers and anchors are drawn independently.
+# Key of the random generator that draws carriers.
 _CARRIERS_KEY = 0
-_ANCHORS_KEY = 3
-# Maximum number of texts to draw and tokenize, as a multiple of the number needed. This limit saves time with
-# a large corpus.
-_POOL_FACTOR = 20
+# How many texts of a group are drawn and tokenized: so many for each that it may contribute, and so many
+# more. Tokenizing all texts of a large group would take long. Many texts drop out, and the more remain, the
+# nearer to the wanted length are the best. Any generous numbers would do.
+_DRAWN_PER_TEXT = 20
+_DRAWN_MORE = 440
 # Maximum number of tokens in a text that is used as a carrier unchanged. A longer text is shortened to its
 # first sentence.
 _SENTENCE_TOKENS = 20
@@ -66,57 +64,6 @@ def group_texts(encoder: Encoder, corpus: Sentences) -> list[TextGroup]:
     return [TextGroup(name, topics[name]) for name in sorted(topics)]
 
 
-class Anchors(NamedTuple):
-    """Texts that carriers are compared with in the evidence for reports.
-
-    Attributes:
-        texts: the anchors, sorted by group.
-        left_out: number of texts drawn as anchors that the model does not read in full or gives no vector.
-    """
-
-    texts: list[str]
-    left_out: int
-
-
-class _TextOfGroup(NamedTuple):
-    text: str
-    group: str  # name of the group
-
-
-def choose_anchors(
-    encoder: Encoder, groups: Sequence[TextGroup], needed: int, seed: int, taken: set[str]
-) -> Anchors:
-    """Draw anchors as evenly as possible from all groups, but none of the texts in ``taken``."""
-    key = [seed, _ANCHORS_KEY]
-    candidates = [_TextOfGroup(text, group.name) for group in groups for text in group.texts]
-    order = np.random.default_rng(key).permutation(len(candidates))[: _POOL_FACTOR * needed]
-    pool = [candidates[index] for index in order if candidates[index].text not in taken]
-    ids_of_texts = encoder.content_ids([candidate.text for candidate in pool])
-    refused = refused_texts(encoder)
-    readable = [
-        candidate
-        for candidate, ids in zip(pool, ids_of_texts, strict=True)
-        if encoder.fits(ids) and candidate.text not in refused
-    ]
-    indices = balanced([candidate.group for candidate in readable], needed, key)
-    drawn = {readable[index] for index in indices}
-    # In the order of the groups. A text may be in several.
-    texts = dict.fromkeys(candidate.text for candidate in candidates if candidate in drawn)
-    return Anchors(list(texts), left_out=len(pool) - len(readable))
-
-
-def anchor_panel(encoder: Encoder, plan: ProfilePlanRecord) -> AnchorPanel:
-    """Encode a plan's anchors."""
-    return AnchorPanel(unit_vectors(encoder.encode(plan.anchors)))
-
-
-class _ShortText(NamedTuple):
-    """A short text, and the corpus text that it comes from."""
-
-    text: str
-    source: str
-
-
 def length_of_bundled_carriers(encoder: Encoder, settings: ProfileSettings, needed: int) -> float | None:
     """Return the mean number of tokens of the carriers that a run with the bundled corpus has.
 
@@ -133,7 +80,7 @@ def length_of_bundled_carriers(encoder: Encoder, settings: ProfileSettings, need
         carriers = choose_carriers(encoder, settings, groups, needed, corpus.source)
     except InputError:
         return None
-    return float(np.mean([len(ids) for ids in encoder.content_ids(list(carriers))]))
+    return float(np.mean([len(ids) for ids in encoder.content_ids(carriers)]))
 
 
 def choose_carriers(
@@ -143,7 +90,7 @@ def choose_carriers(
     needed: int,
     source: str,
     length: float | None = None,
-) -> dict[str, str]:
+) -> list[str]:
     """Draw short texts from all groups in turn.
 
     A short text is a text of the corpus, or the first sentence of a longer text, without final punctuation.
@@ -158,50 +105,45 @@ def choose_carriers(
         length: number of tokens that carriers should have. If None, the shortest texts are used.
 
     Returns:
-        The corpus text from which each carrier was taken, keyed by the carrier. Carriers from different
-        groups alternate.
+        The carriers. Those from different groups alternate.
 
     Raises:
         InputError: The groups have fewer short texts than ``needed``.
     """
     most_of_group = _most_of_group([len(group.texts) for group in groups], needed)
-    pool: list[_ShortText] = []
+    pool: list[str] = []
     group_names: list[str] = []  # name of the group of each text in the pool
     for group in groups:
         short_texts = _short_texts_of_group(encoder, settings, group, most_of_group, length or 0.0)
         pool += short_texts
         group_names += [group.name] * len(short_texts)
-    source_of_carrier: dict[str, str] = {}
     # Without a limit, `balanced` returns the indices of all texts in the pool, one from each group in turn.
-    for index in balanced(group_names, len(pool), seed=[settings.seed, _CARRIERS_KEY]):
-        if len(source_of_carrier) < needed:
-            source_of_carrier.setdefault(open_ended(pool[index].text), pool[index].source)
-    if len(source_of_carrier) < needed:
+    order = balanced(group_names, len(pool), seed=[settings.seed, _CARRIERS_KEY])
+    carriers = list(dict.fromkeys(open_ended(pool[index]) for index in order))[:needed]
+    if len(carriers) < needed:
         limit = encoder.max_length
         room_in = "" if limit is None else f" in the {limit} tokens that {encoder.name} reads"
         raise InputError(
-            f"only {len(source_of_carrier)} sentences of {source} differ in more than their punctuation "
+            f"only {len(carriers)} sentences of {source} differ in more than their punctuation "
             f"and leave room for the copies{room_in}, but {needed} are needed: use more or shorter sentences"
         )
-    return source_of_carrier
+    return carriers
 
 
 def _short_texts_of_group(
     encoder: Encoder, settings: ProfileSettings, group: TextGroup, most: int, length: float
-) -> list[_ShortText]:
+) -> list[str]:
     """Return at most so many texts of a group that leave room for copies, those nearest to a length first.
 
     Long texts are shortened to their first sentence. Of several texts that differ only in their final
     punctuation, one is returned. Texts that a server returns no vector for are left out.
     """
-    # Tokenizing all texts of a large group would take long, so only some are drawn: many, because texts drop
-    # out below, and the more remain, the nearer to the length are the best. Any generous number would do.
-    drawn_count = _POOL_FACTOR * most + settings.anchors
+    drawn_count = _DRAWN_PER_TEXT * most + _DRAWN_MORE
     order = np.random.default_rng([settings.seed, _CARRIERS_KEY]).permutation(len(group.texts))
-    source_of_text = _first_sentences(encoder, [group.texts[index] for index in order[:drawn_count]])
-    ids_of_text = dict(zip(source_of_text, encoder.content_ids(list(source_of_text)), strict=True))
+    short_texts = _first_sentences(encoder, [group.texts[index] for index in order[:drawn_count]])
+    ids_of_text = dict(zip(short_texts, encoder.content_ids(short_texts), strict=True))
     room = room_for(encoder, settings.inserted_as, max(settings.copies))
-    fitting = [text for text in source_of_text if has_room(encoder, ids_of_text[text], room)]
+    fitting = [text for text in short_texts if has_room(encoder, ids_of_text[text], room)]
     text_by_open_end: dict[str, str] = {}
     for text in reversed(fitting):
         # Texts that differ only in their final punctuation replace each other, so that the first one stays.
@@ -211,8 +153,7 @@ def _short_texts_of_group(
     accepted = [
         text for open_end, text in text_by_open_end.items() if open_end not in refused and text not in refused
     ]
-    nearest = sorted(accepted, key=lambda text: abs(len(ids_of_text[text]) - length))
-    return [_ShortText(text, source_of_text[text]) for text in nearest[:most]]
+    return sorted(accepted, key=lambda text: abs(len(ids_of_text[text]) - length))[:most]
 
 
 def _most_of_group(sizes: Sequence[int], needed: int) -> int:
@@ -226,12 +167,12 @@ def _most_of_group(sizes: Sequence[int], needed: int) -> int:
     return most
 
 
-def _first_sentences(encoder: Encoder, texts: Sequence[str]) -> dict[str, str]:
-    source_of_text: dict[str, str] = {}
+def _first_sentences(encoder: Encoder, texts: Sequence[str]) -> list[str]:
+    short_texts = []
     for text, ids in zip(texts, encoder.content_ids(texts), strict=True):
         sentence = _FIRST_SENTENCE.match(text) if len(ids) > _SENTENCE_TOKENS else None
-        source_of_text.setdefault(sentence.group() if sentence else text, text)
-    return source_of_text
+        short_texts.append(sentence.group() if sentence else text)
+    return list(dict.fromkeys(short_texts))
 
 
 def representative_carriers(

@@ -10,7 +10,7 @@ import polars as pl
 
 from stickytoken.insertion import Token
 from stickytoken.measurement import ResultFolder
-from stickytoken.methods import TokenTable, Verdict, base, symptoms
+from stickytoken.methods import TokenTable, Verdict, base
 from stickytoken.methods.base import Job
 from stickytoken.methods.runner import Runner
 from stickytoken.methods.std import scoring, validation
@@ -37,7 +37,6 @@ from stickytoken.methods.std.plan import make_plan, truncates
 from stickytoken.methods.std.records import StdPlanRecord, StdResultRecord
 from stickytoken.methods.std.validation import StdEvidence, probe
 from stickytoken.settings.std import PlacementWeights, ScoreConstants, Scores, StdSettings
-from stickytoken.unit_vectors import unit_vectors
 from stickytoken.vocabulary import RoundTripTokenizer, Vocabulary
 
 __all__ = [
@@ -58,7 +57,6 @@ __all__ = [
     "describe_run",
     "describe_similarity",
     "distances",
-    "evidence_stage",
     "identity_parts",
     "make_plan",
     "outlier_threshold",
@@ -80,10 +78,6 @@ def candidates_table(tokens: pl.DataFrame) -> pl.DataFrame:
         "decoded",
         (pl.col("verdict") == Verdict.STICKY).alias("sticky"),
     )
-
-
-# Maximum number of anchors in the evidence for reports. This many are enough for smooth mean curves.
-_ANCHORS = 200
 
 
 def _map_columns(stage_name: str, table_name: str) -> dict[str, str]:
@@ -218,17 +212,3 @@ def _make_token_table(
         .select(*COLUMNS)
         .sort("token_id")
     )
-
-
-def evidence_stage(
-    job: Job[StdSettings], plan: StdPlanRecord, mean_similarity: float
-) -> symptoms.EvidenceStage:
-    """Return the stage that measures the curves and pairs that reports show."""
-    truncated = set(plan.truncated)
-    texts = {pair.sentence2 for pair in plan.validation if pair.sentence2 not in truncated}
-    # Short carriers leave room for most copies.
-    shortest = sorted(texts, key=lambda text: (len(text), text))[: symptoms.SYMPTOM_CARRIERS]
-    anchors = [pair.sentence1 for pair in plan.validation if pair.sentence1 not in truncated]
-    sentences = list(dict.fromkeys(anchors))[:_ANCHORS]
-    panel = symptoms.AnchorPanel(unit_vectors(job.encoder.encode(sentences)))
-    return symptoms.evidence_stage(job, shortest, sentences, panel, mean_similarity)

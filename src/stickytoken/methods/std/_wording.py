@@ -33,6 +33,8 @@ LIFT = Column("lift", "lift", 4)
 LISTED = (SCORE, LIFT, RATE)
 REPORTED = (RATE, LIFT, SCORE)
 GLOSSARY: Mapping[str, str] = {
+    "u": "The model's mean similarity: the mean cosine over pairs of vocabulary entries. Sentences with a "
+    "lower similarity count as unrelated.",
     "sticky score": "The paper's score: how far, and how often, copies reduce the distance of a few sentence "
     "pairs.",
     "candidates": "The tokens with the highest scores. Only these are validated.",
@@ -90,7 +92,7 @@ def _list_lines(run: Run) -> list[str]:
         _count_sticky(run),
         (
             f"method std, {scope} {result.scored:,} of {run.available:,} available tokens; "
-            f"mean similarity u = {run.plan.mean_similarity_text}"
+            f"mean similarity u = {run.plan.mean_similarity:.4f}"
         ),
         (
             f"available tokens: {run.available:,}; candidates, with a score of {result.score_threshold:.2f} "
@@ -160,7 +162,6 @@ def _list_plan_facts(plan: StdPlanRecord) -> dict[str, Any]:
     return {
         "mean_similarity": plan.mean_similarity,
         "mean_similarity_entries": plan.mean_similarity_entries,
-        "mean_similarity_error": plan.mean_similarity_error,
         "left_out": plan.left_out,
         "scoring pairs": len(plan.scoring),
         "validation pairs": len(plan.validation),

@@ -13,10 +13,10 @@ from stickytoken.encoders.protocol import Encoder, content_limit, reads_ids, ref
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion
 from stickytoken.methods import probes
-from stickytoken.methods._mean_similarity import measure_mean_similarity
 from stickytoken.methods.base import Job
 from stickytoken.methods.runner import Runner
 from stickytoken.methods.std._scores import Metric, distances
+from stickytoken.methods.std.mean_similarity import measure_mean_similarity
 from stickytoken.methods.std.records import StdPlanRecord
 from stickytoken.settings.std import StdSettings
 
@@ -75,7 +75,6 @@ def make_plan(job: Job[StdSettings], runner: Runner) -> StdPlanRecord:
     return StdPlanRecord(
         mean_similarity=mean.value,
         mean_similarity_entries=mean.entries,
-        mean_similarity_error=mean.error,
         left_out=usable.left_out,
         similarity_deviation=float(np.abs(measured_similarities - given_similarities).max()),
         scoring=scoring,

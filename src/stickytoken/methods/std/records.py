@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from stickytoken.data import SentencePair
-from stickytoken.methods import PlanTexts
-from stickytoken.methods.base import MeanSimilarityRecord, PlanRecord, ResultRecord
+from stickytoken.methods.base import PlanRecord, ResultRecord
 
 
-class StdPlanRecord(MeanSimilarityRecord, PlanRecord):
+class StdPlanRecord(PlanRecord):
     """The plan of a run: the pairs for scoring tokens and for validating candidates."""
 
+    mean_similarity: float  # the mean cosine over all pairs of vocabulary entries, u
+    mean_similarity_entries: int  # number of entries that it is computed from
     left_out: int  # Number of sentences or pairs that are too long once the copies are inserted.
     # Largest absolute difference between the similarity of a pair in the corpus file and in this model.
     similarity_deviation: float
@@ -19,12 +20,9 @@ class StdPlanRecord(MeanSimilarityRecord, PlanRecord):
     truncated: tuple[str, ...] = ()
 
     @property
-    def texts(self) -> PlanTexts:
-        """The texts that receive copies in validation, and those that they are compared with."""
-        # A sentence may be in several pairs, but each text is listed once, and one that is both is a carrier.
-        carriers = dict.fromkeys(pair.sentence2 for pair in self.validation)
-        anchors = dict.fromkeys(pair.sentence1 for pair in self.validation if pair.sentence1 not in carriers)
-        return PlanTexts(list(carriers), list(anchors), by_topic=False)
+    def texts(self) -> list[str]:
+        """The texts that receive copies in validation."""
+        return list(dict.fromkeys(pair.sentence2 for pair in self.validation))
 
 
 class StdResultRecord(ResultRecord):

@@ -75,7 +75,6 @@ CONTROL_BAND = "rgba(0,158,115,0.15)"
 _DIVERGING = [[0, AFTER], [0.5, "#f7f7f7"], [1, STICKY]]
 # Colours for the tokens or runs in a figure. None is green, because green stands for ordinary tokens.
 SERIES = ("#D55E00", "#0072B2", "#7B5EA7", "#CC79A7", "#8A7A00", "#56789A", "#A0522D", "#C8446A")
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "5px,2px", "1px,3px")
 
 THIN_LINE = {"width": 1, "color": ORDINARY}
 DOTTED_LINE = {"color": ORDINARY, "width": 1.5, "dash": "dot"}
@@ -218,16 +217,6 @@ def legend_label(text: str) -> str:
 def shorten(text: str, characters: int) -> str:
     """Shorten a text to at most this many characters. A shortened text ends in an ellipsis."""
     return text if len(text) <= characters else f"{text[: characters - 1]}…"
-
-
-def axis_positions(copies: Sequence[int]) -> list[float]:
-    """Return where each number of copies n is on an axis: at log2(n + 1), which is defined for n = 0."""
-    return [float(position) for position in np.log2(np.array(copies) + 1.0)]
-
-
-def copies_axis(copies: Sequence[int]) -> dict[str, Any]:
-    """Return Plotly options for an axis with a tick for each number of copies, at its `axis_positions`."""
-    return {"tickvals": axis_positions(copies), "ticktext": [str(count) for count in copies]}
 
 
 def error_bars(

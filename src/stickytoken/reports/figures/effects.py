@@ -15,7 +15,6 @@ from stickytoken.methods import Column
 from stickytoken.methods.measures import MEASURES
 from stickytoken.reports import figures as fig
 from stickytoken.reports.figures import DataTable, ReportFigure
-from stickytoken.reports.templating import minus
 from stickytoken.settings.impact import Edits
 from stickytoken.words import counted
 
@@ -345,45 +344,3 @@ def _draw_before_and_after(plot: go.Figure, rows: Rows, measure: Column, panel: 
         }
         plot.add_trace(marks, **cell)
     plot.update_xaxes(tickformat=fig.tick_format(measure), rangemode="tozero", zeroline=True, col=panel)
-
-
-def repair_curves(copies: Sequence[int], lines: Mapping[str, Sequence[float]]) -> ReportFigure:
-    """Plot similarity against the number of copies: before a repair, after it, and for ordinary tokens.
-
-    Args:
-        copies: Numbers of copies in ascending order, starting at 0.
-        lines: One similarity per number of copies for each line, keyed by name, in the order of the legend.
-    """
-    figure = fig.new_figure(height=340)
-    positions = list(range(len(copies)))
-    colors = (fig.STICKY, fig.AFTER, fig.CONTROL)
-    dashes = ("solid", "solid", "dash")
-    for (name, line), color, dash in zip(lines.items(), colors, dashes, strict=False):
-        curve: dict[str, Any] = {
-            "type": "scatter",
-            "x": positions,
-            "y": [round(value, 5) for value in line],
-            "customdata": list(copies),
-            "mode": "lines+markers",
-            "line": {"color": color, "dash": dash, "width": 2.5},
-            "name": name,
-            "hovertemplate": f"{name}<br>%{{customdata}} copies: %{{y:.3f}}<extra></extra>",
-        }
-        figure.add_trace(curve)
-    ticks = [str(count) for count in copies]
-    figure.update_xaxes(title_text="copies in a text", tickvals=positions, ticktext=ticks)
-    figure.update_yaxes(title_text="mean cosine similarity", zeroline=False)
-    ends = ", ".join(f"{name} {line[-1]:.3f}" for name, line in lines.items())
-    alt = minus(f"Mean similarity of unrelated texts with {copies[-1]} copies in one of them: {ends}.")
-    columns = ("tokens", *(f"{count} copies" for count in copies))
-    table = DataTable(columns, [(name, *line) for name, line in lines.items()])
-    return ReportFigure(
-        "repair-curves",
-        "Symptom curves before and after the repair",
-        figure,
-        alt,
-        "The similarity of two unrelated texts when copies of a repaired token are added to one of them, "
-        "averaged over all repaired tokens. After the repair, the curve should follow the curve of ordinary "
-        "tokens.",
-        table,
-    )

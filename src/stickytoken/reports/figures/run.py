@@ -1,8 +1,8 @@
-"""Figures of a run: distributions of its measures, symptom curves, and the composition of sticky tokens."""
+"""Figures of a run: distributions of its measures, and the composition of sticky tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -15,9 +15,9 @@ from plotly.subplots import make_subplots
 
 from stickytoken.methods import Column, Distribution, Scatter
 from stickytoken.reports import figures as fig
-from stickytoken.reports.figures import Band, DataTable, ReportFigure
+from stickytoken.reports.figures import DataTable, ReportFigure
 from stickytoken.reports.templating import minus
-from stickytoken.vocabulary import Kind
+from stickytoken.vocabulary import Category, Kind
 from stickytoken.words import counted, number
 
 # Minimum and maximum number of bins in a histogram. Fewer bins would hide the shape of the distribution, and
@@ -361,165 +361,6 @@ def _make_scatter_table(measured: pl.DataFrame, described: Scatter) -> DataTable
     return DataTable(("token", "verdict", described.x.title, described.y.title), rows)
 
 
-# Maximum number of tokens whose curves are drawn, because more curves could not be told apart.
-_DRAWN_CURVES = 6
-_READ_CURVES = (
-    "Copies of a token are appended to one text of each pair. The dotted line is the model's mean "
-    "similarity u. Unrelated pairs start below u: some tokens raise their similarity more than "
-    "ordinary tokens do (green: their mean, dashed, and their range). Related pairs start above u: many "
-    "copies of any token lower their similarity, because less of the text is left in the vector; a token "
-    "that erases texts lowers it more."
-)
-# The two groups of pairs: those whose similarity without copies is below or above the mean similarity u.
-SIDES = ("below", "above")
-Curve = dict[str, Any]
-"""A token's symptom curve.
-
-Its keys are `token`, `verdict` (None if the token was not judged), `copies` (the numbers of copies, starting
-at 0), `below` and `above`. The list `below` contains, for each number of copies, the mean similarity of the
-pairs whose similarity without copies is below the model's mean similarity u; None where the mean is unknown.
-The list `above` contains the same means for the pairs above u. If there are no such pairs, the list is empty.
-"""
-
-
-def symptom_curves(curves: list[Curve], controls: list[Curve], u: float) -> ReportFigure:
-    """Plot the mean similarity of pairs against the number of copies.
-
-    Args:
-        curves: Curves of the tokens to show.
-        controls: Curves of ordinary tokens, for comparison.
-        u: The model's mean similarity.
-    """
-    ordinary = {side: [curve[side] for curve in controls if curve[side]] for side in SIDES}
-    ordinary = {side: lines for side, lines in ordinary.items() if lines}  # a side may have no pairs
-    table = DataTable()
-    narrow: dict[str, Any] = {}
-    if curves or controls:
-        copies = (curves or controls)[0]["copies"]
-        rows: list[tuple[Any, ...]] = []
-        for curve in curves:
-            rows += [(curve["token"], side, *curve[side]) for side in SIDES if curve[side]]
-        for side, lines in ordinary.items():
-            rows.append(("(mean of ordinary tokens)", side, *np.mean(lines, axis=0).tolist()))
-        table = DataTable(("token", "pairs", *(f"{count} copies" for count in copies)), rows)
-        plot = _draw_curves(curves[:_DRAWN_CURVES], ordinary, copies, u)
-        if curves:
-            narrow = fig.stack_panels(plot, panels=len(SIDES), height=820)
-    else:
-        plot = fig.empty_figure("this run has no symptom curves")
-    return ReportFigure(
-        "symptom-curves",
-        "Symptom curves",
-        plot,
-        _describe_curves(curves, ordinary, u),
-        _READ_CURVES,
-        table,
-        narrow,
-    )
-
-
-def average_lines(lines: Sequence[Sequence[float | None]]) -> list[float | None]:
-    """Return the mean of several lines at each point, or None at a point where no line has a value."""
-    means: list[float | None] = []
-    for values in zip(*lines, strict=True):
-        measured = [value for value in values if value is not None]
-        means.append(round(float(np.mean(measured)), 5) if measured else None)
-    return means
-
-
-def _describe_curves(curves: list[Curve], ordinary: Mapping[str, list[list[float]]], u: float) -> str:
-    """Return sentences on how copies of the plotted tokens and of ordinary tokens change similarities."""
-    if not curves:
-        return "There are no symptom curves."
-    sentences = [f"Mean similarity of pairs by number of copies; the mean similarity u is {u:.3f}."]
-    for curve in curves[:_DRAWN_CURVES]:
-        # A curve has no value for a number of copies if the tokenizer turns the copies into unknown tokens.
-        sides = [curve[side] for side in SIDES if curve[side]]
-        positions = [
-            position
-            for position in range(len(curve["copies"]))
-            if all(line[position] is not None for line in sides)
-        ]
-        if not positions:
-            continue
-        first = positions[0]
-        last = positions[-1]
-        moves = [_describe_move(side, curve[side][first], curve[side][last]) for side in SIDES if curve[side]]
-        sentences.append(
-            f"{curve['copies'][last]} copies of {curve['token']} move pairs {' and '.join(moves)}."
-        )
-    if ordinary:
-        moves = []
-        for side, lines in ordinary.items():
-            means = np.mean(lines, axis=0)
-            moves.append(_describe_move(side, means[0], means[-1]))
-        sentences.append(f"Ordinary tokens move them {' and '.join(moves)}.")
-    return " ".join(sentences)
-
-
-def _describe_move(side: str, start: float, end: float) -> str:
-    return f"{side} u from {start:.3f} to {end:.3f}"
-
-
-def _draw_curves(
-    curves: list[Curve], ordinary: Mapping[str, list[list[float]]], copies: list[int], u: float
-) -> go.Figure:
-    """Draw one panel for the pairs below the mean similarity u, and one for the pairs above it."""
-    titles = ("unrelated pairs (below u)", "related pairs (above u)")
-    figure = fig.new_panels(titles, height=430, spacing=0.04, same_scale=True)
-    for panel, side in enumerate(SIDES, start=1):
-        if side in ordinary:
-            lines = np.array(ordinary[side])
-            fig.draw_ordinary(
-                figure,
-                fig.axis_positions(copies),
-                Band.of(lines),
-                panel,
-                customdata=copies,
-                name=f"{len(lines)} ordinary tokens: mean and range",
-                legendgroup="controls",
-                showlegend=panel == 1,
-                hovertemplate="ordinary tokens<br>%{customdata} copies: %{y:.3f}<extra></extra>",
-            )
-        for series, curve in enumerate(curves):
-            if curve[side]:
-                _draw_curve(figure, curve, side, series, panel)
-        figure.add_hline(y=u, line=fig.DOTTED_LINE, col=panel)
-    figure.update_xaxes(title_text="copies", **fig.copies_axis(copies), zeroline=False)
-    figure.update_yaxes(title_text="mean cosine similarity", col=1)
-    figure.add_annotation(x=0, y=u, xref="x domain", yref="y", text="u", showarrow=False, xshift=6, yshift=9)
-    legend = {"y": -0.2, "yanchor": "top"}
-    figure.update_layout(legend=legend, margin={"t": 34}, hovermode="closest", height=460)
-    return figure
-
-
-def _draw_curve(figure: go.Figure, curve: Curve, side: str, series: int, panel: int) -> None:
-    """Draw the line of one token: the mean similarity of pairs for each number of copies.
-
-    ``side`` says which pairs: those that are "below" the mean similarity u without copies, or "above" it. The
-    number ``series`` of the token among those drawn decides its colour. The line has a gap where the mean is
-    missing.
-    """
-    name = fig.label(curve["token"])
-    has_other_verdict = curve["verdict"] not in (None, "sticky")
-    # The legend names a token once: in the first panel or, if the token has no pairs there, in the second.
-    is_named_in_legend = panel == 1 or not curve["below"]
-    line: dict[str, Any] = {
-        "type": "scatter",
-        "x": fig.axis_positions(curve["copies"]),
-        "y": [None if value is None else round(value, 5) for value in curve[side]],
-        "customdata": curve["copies"],
-        "mode": "lines+markers",
-        "line": {"color": fig.SERIES[series], "width": 2.5, "dash": fig.DASHES[series]},
-        "marker": {"size": 7},
-        "name": f"{name} ({curve['verdict']})" if has_other_verdict else name,
-        "legendgroup": str(series),
-        "showlegend": is_named_in_legend,
-        "hovertemplate": f"{name}<br>%{{customdata}} copies: %{{y:.3f}}<extra></extra>",
-    }
-    figure.add_trace(line, row=1, col=panel)
-
-
 # Number of scripts that get their own bar. Less frequent scripts share one bar.
 _MOST_SCRIPTS = 7
 # Number of bars in a panel whose labels have room side by side. The labels of more bars are tilted.
@@ -580,14 +421,14 @@ def break_down(tokens: pl.DataFrame) -> list[Breakdown]:
     if len(all_scripts) > _MOST_SCRIPTS:
         scripts = [*scripts, "others"]
     return [
-        break_down_by(tokens_with_groups, "entry", "kind of entry", kinds),
-        break_down_by(tokens_with_groups, "script", "script", scripts),
-        break_down_by(tokens_with_groups, "length", "length in characters", lengths),
-        break_down_by(tokens_with_groups, "position", "position, % of the vocabulary", deciles),
+        _break_down_by(tokens_with_groups, "entry", "kind of entry", kinds),
+        _break_down_by(tokens_with_groups, "script", "script", scripts),
+        _break_down_by(tokens_with_groups, "length", "length in characters", lengths),
+        _break_down_by(tokens_with_groups, "position", "position, % of the vocabulary", deciles),
     ]
 
 
-def break_down_by(tokens: pl.DataFrame, column: str, title: str, groups: list[str]) -> Breakdown:
+def _break_down_by(tokens: pl.DataFrame, column: str, title: str, groups: list[str]) -> Breakdown:
     """Count the examined tokens and the sticky tokens in each group.
 
     Args:
@@ -630,7 +471,7 @@ def composition(tokens: pl.DataFrame) -> ReportFigure:
             if examined_count:
                 share = f"{sticky_count / examined_count:.2%}"
                 rows.append((breakdown.title, group, examined_count, sticky_count, share))
-    plot = draw_breakdowns(breakdowns)
+    plot = _draw_breakdowns(breakdowns)
     return ReportFigure(
         "who-they-are",
         "What the sticky tokens are",
@@ -642,7 +483,61 @@ def composition(tokens: pl.DataFrame) -> ReportFigure:
     )
 
 
-def draw_breakdowns(breakdowns: list[Breakdown]) -> go.Figure:
+def flagged_categories(tokens: pl.DataFrame) -> ReportFigure:
+    """Draw the shares of categories and entry kinds among sticky tokens and among all examined tokens.
+
+    It is like a figure in Chen et al. (2025). `stickytoken report --figures` saves it, but the page does not
+    show it.
+
+    Args:
+        tokens: The run's tokens, with the columns `verdict`, `category` and `entry`.
+    """
+    name = "flagged-categories"
+    title = "Categories of flagged tokens"
+    reading = (
+        "Grey: all tokens that the run examined. Orange: the sticky tokens. OK_SPECIAL: a special token "
+        "that can appear in text."
+    )
+    sticky = tokens.filter(verdict="sticky")
+    if sticky.is_empty():
+        return fig.figure_of_nothing(name, title, reading, "this run has no sticky token")
+    categories = [category.value for category in Category if (tokens["category"] == category.value).any()]
+    kinds = [kind.value for kind in Kind if (tokens["entry"] == kind.value).any()]
+    breakdowns = [
+        _break_down_by(tokens, "category", "category", categories),
+        _break_down_by(tokens, "entry", "kind of entry", kinds),
+    ]
+    rows: list[tuple[Any, ...]] = []
+    for breakdown in breakdowns:
+        rows += _make_share_rows(breakdown)
+    plot = _draw_breakdowns(breakdowns)
+    alt = f"{counted(len(sticky), 'sticky token')} of {len(tokens):,}. {_describe_shares(breakdowns)}"
+    headings = ("property", "group", "tokens", "sticky", "share of the sticky tokens")
+    narrow = fig.stack_panels(plot, panels=len(breakdowns), height=700)
+    return ReportFigure(name, title, plot, alt, reading, DataTable(headings, rows), narrow)
+
+
+def _make_share_rows(breakdown: Breakdown) -> list[tuple[Any, ...]]:
+    total = sum(breakdown.sticky)  # not 0: the caller draws nothing if no token is sticky
+    return [
+        (breakdown.title, group, examined, sticky, f"{sticky / total:.1%}")
+        for group, examined, sticky in zip(
+            breakdown.groups, breakdown.examined, breakdown.sticky, strict=True
+        )
+    ]
+
+
+def _describe_shares(breakdowns: Sequence[Breakdown]) -> str:
+    sentences = []
+    for breakdown in breakdowns:
+        total = sum(breakdown.sticky)
+        sticky_counts = zip(breakdown.groups, breakdown.sticky, strict=True)
+        described = [f"{count / total:.0%} {group}" for group, count in sticky_counts if count]
+        sentences.append(f"By {breakdown.title}: {', '.join(described)}.")
+    return " ".join(sentences)
+
+
+def _draw_breakdowns(breakdowns: list[Breakdown]) -> go.Figure:
     """Draw one panel per breakdown, in rows of two, with bars for all tokens and for sticky tokens."""
     panel_rows = (len(breakdowns) + 1) // 2
     plot = make_subplots(

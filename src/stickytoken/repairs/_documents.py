@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from stickytoken.measurement import ResultFolder
 from stickytoken.methods import wording
@@ -76,9 +74,6 @@ def format_document(record: RepairRecord) -> str:
     sections += ["## The tokens", _format_tokens(record)]
     if verification is not None:
         sections.append(_explain_columns(verification))
-    curves = mean_curves(record)
-    if curves is not None:
-        sections += _format_curves(curves)
     if verification is not None and verification.scores:
         sections += _format_scores(verification)
     if record.notes:
@@ -119,11 +114,11 @@ def _format_checks(verification: VerificationRecord) -> list[str]:
         for check in verification.checks
     ]
     basis = (
-        f"Measured by inserting copies into {verification.carriers} texts and comparing these with "
-        f"{verification.anchors} unrelated texts, from {markdown(verification.source)} and the bundled kinds "
-        "of text. The detection used none of these texts. Push and found are measured with the queries of "
-        "the detection; of the packaged documents, others receive copies. If strategies were compared, it "
-        "was in the same texts, so the chosen one may do slightly worse in others."
+        f"Measured by inserting copies into {verification.carriers} texts, from "
+        f"{markdown(verification.source)} and the bundled kinds of text. The detection used none of them. "
+        "Push and found are measured with the queries of the detection; of the packaged documents, others "
+        "receive copies. If strategies were compared, it was in the same texts, so the chosen one may do "
+        "slightly worse in others."
     )
     return ["## Checks", markdown_table(["check", "", "finding"], rows), basis]
 
@@ -182,17 +177,6 @@ def _explain_found(verification: VerificationRecord) -> str:
     )
 
 
-def _format_curves(curves: MeanCurves) -> list[str]:
-    rows = []
-    for name, values in curves.lines.items():
-        rows.append([name, *(_format_number(value, 3) for value in values)])
-    return [
-        "## Before and after",
-        "Mean similarity of unrelated texts as copies of a repaired token are added to one of them:",
-        markdown_table(["copies", *map(str, curves.copies)], rows),
-    ]
-
-
 def _format_scores(verification: VerificationRecord) -> list[str]:
     rows = []
     for score in verification.scores:
@@ -206,28 +190,3 @@ def _format_scores(verification: VerificationRecord) -> list[str]:
 def _format_number(value: float, digits: int) -> str:
     rounded = round(value, digits) + 0.0  # adding 0.0 turns -0.0 into 0.0
     return f"{rounded:.{digits}f}".replace("-", MINUS)
-
-
-class MeanCurves(NamedTuple):
-    """Curves averaged over the repaired tokens."""
-
-    copies: Sequence[int]  # Numbers of copies, beginning with 0.
-    lines: dict[str, list[float]]  # Mean similarities of unrelated texts, keyed by name of the curve.
-
-
-def mean_curves(record: RepairRecord) -> MeanCurves | None:
-    """Return the average of the repaired tokens' curves; None if no curve was measured."""
-    curves = [token.curve for token in record.tokens if token.curve is not None]
-    usable = [curve for curve in curves if curve.before and curve.after and curve.ordinary]
-    if not usable:
-        return None
-    lines = {
-        "before": _average_lines([curve.before for curve in usable]),
-        "after": _average_lines([curve.after for curve in usable]),
-        "ordinary token": _average_lines([curve.ordinary for curve in usable]),
-    }
-    return MeanCurves(usable[0].copies, lines)
-
-
-def _average_lines(lines: Sequence[Sequence[float]]) -> list[float]:
-    return [sum(values) / len(values) for values in zip(*lines, strict=True)]
