@@ -1,6 +1,7 @@
 """What an audit measures, against a slow plain search, and the verdicts that follow from it."""
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -44,6 +45,23 @@ def test_push_is_that_of_a_slow_plain_search(finished, tampered_run, texts, quer
     assert row["push"] == pytest.approx((with_copies <= depth).sum() / (without <= depth).sum())
     assert row["push_low"] <= row["push"] <= row["push_high"]
     assert row["queries"] == len(asked)
+
+
+def test_a_token_that_may_push_is_measured_in_four_times_as_many_documents(tmp_path, texts, queries):
+    run = save_run(tmp_path, strength=0.04)  # so weak that eight documents leave it open
+    in_few = audit(run, texts, queries=queries, settings=replace(SMALL, stuffed=8))
+    in_more = audit(run, texts, queries=queries, settings=replace(SMALL, stuffed=32))
+    numbers = stuffed_numbers(in_more)
+    assert set(stuffed_numbers(in_few)) < set(numbers)
+    assert (in_few.result.further_tokens, in_few.result.further_documents) == (1, 32)
+    (row,) = in_few.tokens.filter(token=scanned.STICKY).to_dicts()
+    encoder = load_encoder(open_run(run).model_name, device="cpu")
+    with_copies, without = plain_ranks_of_all(encoder, texts, queries, numbers, scanned.STICKY)
+    depth = in_few.result.depth
+    assert row["push"] == pytest.approx((with_copies <= depth).sum() / (without <= depth).sum())
+    assert row["push_low"] >= 1.25
+    assert row["verdict"] == "sticky"
+    assert says(wording.setup(in_few), "1 token", "32")
 
 
 def test_pairs_with_an_answer_count_as_found_and_not_as_pushed(judged, tampered_run, texts, queries):

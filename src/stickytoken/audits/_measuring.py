@@ -17,6 +17,7 @@ from stickytoken.audits._stuffing import Stuffed
 from stickytoken.audits._tokens import choose_tokens, predict_push_by_id
 from stickytoken.audits.results import AuditRecord, AuditResultRecord
 from stickytoken.encoders.protocol import confirm_answers
+from stickytoken.insertion import Token
 from stickytoken.intervals import Interval, Intervals
 from stickytoken.measurement import resume
 from stickytoken.methods import Verdict
@@ -67,12 +68,20 @@ def measure(job: AuditJob, runner: Runner, held: resume.Resumed[AuditRecord]) ->
     # What do copies of a token do to documents that have none?
     positions = _stuffing.choose_stuffed(index, numbers_with_copies, settings)
     search = _index.encode_index(index, job.encoder, settings, runner)
-    panel = _stuffing.prepare_panel(job, search, positions)
+    panel = _stuffing.prepare_panel(job, search, positions.of_all)
     predicted = predict_push_by_id(candidates, panel)
     copied_words = _copies.list_copied_words(scanned)
     group_by_id = choose_tokens(job.run, candidates, predicted, copied_words, settings)
     tokens = [candidates.tokens[token_id] for token_id in group_by_id]
     stuffed = _stuffing.measure_stuffed(job, runner, tokens, panel)
+    # Which tokens push is decided in more documents, if the intervals don't decide it.
+    doubtful = _find_doubtful(job, stuffed)
+    if doubtful and len(positions.further) > len(positions.of_all):
+        larger_panel = _stuffing.prepare_panel(job, search, positions.further, panel.depth)
+        further = _stuffing.measure_stuffed(job, runner, doubtful, larger_panel, _stuffing.STUFFED_FURTHER)
+        stuffed = _stuffing.replace_push(stuffed, further)
+    else:
+        doubtful = []
     token_rows = _make_token_rows(job, group_by_id, predicted, stuffed)
     token_by_id = {row["token_id"]: row["token"] for row in token_rows}
     topic_rows = [{"token": token_by_id[row["token_id"]]} | row for row in stuffed.by_topic]
@@ -90,19 +99,22 @@ def measure(job: AuditJob, runner: Runner, held: resume.Resumed[AuditRecord]) ->
         held.folder.write_table(name, pl.DataFrame(rows, results.TABLES[name]))
 
     notes = [*held.record.notes, *candidates.notes]
-    if runner.unanswered:
-        count = counted(len(runner.unanswered), "token")
+    unmeasured_ids = runner.unanswered.keys() - token_by_id.keys()
+    if unmeasured_ids:
+        count = counted(len(unmeasured_ids), "token")
         notes.append(f"{count} could not be measured, because the server gives no vector for a document")
     is_found_without = panel.is_found  # one entry for each pair of a query and a document that answers it
     # The push is a ratio without an upper end, of which one token could carry the mean; found is a share.
     result = AuditResultRecord(
         depth=panel.depth,
-        results_without=_stuffing.count_results_without(panel) / len(positions),
+        results_without=_stuffing.count_results_without(panel) / len(positions.of_all),
         ordinary_push=_average_ordinary(token_rows, "push", np.median),
         answers=len(is_found_without),
         found_without=float(is_found_without.mean()) if len(is_found_without) else None,
         ordinary_found=_average_ordinary(token_rows, "found", np.mean),
-        stuffed_ids=[index.document_at(position).id for position in positions],
+        stuffed_ids=[index.document_at(position).id for position in positions.of_all],
+        further_tokens=len(doubtful),
+        further_documents=len(positions.further) if doubtful else 0,
         predicted=len(predicted),
         sticky=sum(row["verdict"] == Verdict.STICKY for row in token_rows),
         with_copies=scanned.result.found,
@@ -180,6 +192,13 @@ def _make_token_rows(
         return -_rank(row["severity"]), is_decided, -harm, -row["push"], row["token_id"]
 
     return sorted(rows, key=worst_first)
+
+
+def _find_doubtful(job: AuditJob, stuffed: Stuffed) -> list[Token]:
+    """Return the tokens whose push reaches its threshold, although their intervals reach below it."""
+    measures_of_run = _join_run([token.id for token in stuffed.tokens], job.run.tokens)
+    may_push = find_may_push(_collect_rule_inputs(measures_of_run, stuffed), job.rule)
+    return [stuffed.tokens[row] for row in np.flatnonzero(may_push)]
 
 
 def _join_run(ids: Sequence[int], run_tokens: pl.DataFrame) -> pl.DataFrame:
@@ -280,15 +299,20 @@ def mark_undecided(measures: RuleInputs, lost: Intervals | None, rule: ProfileSe
         lost: what `compute_lost_shares` returns.
         rule: provides the thresholds.
     """
+    may_push = find_may_push(measures, rule)
     needed = thresholds(measures.vector_deviation, rule)
-    may_push: NDArray[np.bool_] = measures.push.value >= needed[PUSH.key]
-    may_push &= measures.push.low < needed[PUSH.key]
     if lost is None:
         return may_push
     erases = measures.confirmed & (measures.erased.low >= needed[ERASED.key])
     may_hide: NDArray[np.bool_] = erases & (lost.value > 0) & (lost.low <= 0)
     may_lose: NDArray[np.bool_] = (lost.value >= needed[ERASED.key]) & (lost.low < needed[ERASED.key])
     return may_push | may_hide | may_lose
+
+
+def find_may_push(measures: RuleInputs, rule: ProfileSettings) -> NDArray[np.bool_]:
+    """Return which tokens have a push that reaches its threshold, but not with the whole interval."""
+    needed = thresholds(measures.vector_deviation, rule)[PUSH.key]
+    return (measures.push.value >= needed) & (measures.push.low < needed)
 
 
 def _rank(severity: Severity | None) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,10 @@ from stickytoken.words import counted
 
 STUFFED = "stuffed"
 """Name of the stage that measures the tokens."""
+STUFFED_FURTHER = "stuffed further"
+"""Name of the stage that measures those that may push in more documents."""
+# In how many times as many documents these are measured.
+_TIMES_FURTHER = 4
 SHARD_TEXTS = 512
 """Number of documents with copies in a shard. Encoding one takes about half a minute on two cores."""
 # Fewest wrong results of all documents without copies. A ratio to fewer would be chance.
@@ -34,7 +38,14 @@ _DOCUMENTS_KEY = 3
 _SAMPLES_KEY = 4
 
 
-def choose_stuffed(index: Index, with_findings: Collection[int], settings: AuditSettings) -> list[int]:
+class StuffedDocuments(NamedTuple):
+    """Which documents receive copies, as ascending positions in the index."""
+
+    of_all: list[int]  # copies of all tokens
+    further: list[int]  # copies of the tokens that may push by those; they include them
+
+
+def choose_stuffed(index: Index, with_findings: Collection[int], settings: AuditSettings) -> StuffedDocuments:
     """Draw the documents into which copies are written, from those that have none yet.
 
     Documents that answer a query are drawn first.
@@ -43,9 +54,6 @@ def choose_stuffed(index: Index, with_findings: Collection[int], settings: Audit
         index: the index.
         with_findings: positions, in `Index.documents`, of the documents that have copies.
         settings: settings of the audit.
-
-    Returns:
-        Positions of the documents in the index, ascending.
     """
     answering = frozenset[int]().union(*index.queries.answers)
     generator = np.random.default_rng([settings.seed, len(index.places), _DOCUMENTS_KEY])
@@ -59,7 +67,10 @@ def choose_stuffed(index: Index, with_findings: Collection[int], settings: Audit
             f"{index.record.name} has {len(clean)} documents without copies of a word, but at least two are "
             "needed to insert copies into"
         )
-    return sorted(clean[: settings.stuffed])
+    return StuffedDocuments(
+        of_all=sorted(clean[: settings.stuffed]),
+        further=sorted(clean[: _TIMES_FURTHER * settings.stuffed]),
+    )
 
 
 def require_queries(index: Index, settings: AuditSettings) -> None:
@@ -83,12 +94,14 @@ def require_queries(index: Index, settings: AuditSettings) -> None:
         )
 
 
-def prepare_panel(job: AuditJob, search: ExactSearch, positions: Sequence[int]) -> DocumentPanel:
+def prepare_panel(
+    job: AuditJob, search: ExactSearch, positions: Sequence[int], depth: int | None = None
+) -> DocumentPanel:
     """Prepare the documents at these positions to receive copies.
 
     Only the queries that are searched have a weight; the others show only whether their own documents are
-    found. A query's first results are 1% of the documents. In small collections, they are up to ten if the
-    documents are in hardly any otherwise.
+    found. A query's first results are the first ``depth``; if None, 1% of the documents. In small
+    collections, they are up to ten if the documents are in hardly any otherwise.
 
     Raises:
         InputError: the queries have too few other documents among their results.
@@ -112,7 +125,7 @@ def prepare_panel(job: AuditJob, search: ExactSearch, positions: Sequence[int]) 
         carriers=tuple(text.content if is_tokenized else text.text for text in fitted),
         texts=tuple(text.text for text in fitted),
         search=search,
-        depth=depth_of(len(search.documents)),
+        depth=depth_of(len(search.documents)) if depth is None else depth,
         is_answer=is_answer,
         weights=weights,
     )
@@ -152,7 +165,9 @@ class Stuffed:
     by_topic: list[dict[str, Any]]
 
 
-def measure_stuffed(job: AuditJob, runner: Runner, tokens: Sequence[Token], panel: DocumentPanel) -> Stuffed:
+def measure_stuffed(
+    job: AuditJob, runner: Runner, tokens: Sequence[Token], panel: DocumentPanel, stage: str = STUFFED
+) -> Stuffed:
     """Insert copies of each token into each document, one document at a time, and search for it.
 
     A pair of a query and a document is left out of the push if the document answers the query, or if the
@@ -169,7 +184,7 @@ def measure_stuffed(job: AuditJob, runner: Runner, tokens: Sequence[Token], pane
             "no token can be measured: all queries with a wrong result contain it, so pass more queries"
         )
     measurable.sort(key=lambda token: token.id)  # the order of the results
-    results = panel.measure(runner, measurable, STUFFED)
+    results = panel.measure(runner, measurable, stage)
     answered = [row for row, token in enumerate(measurable) if token.id not in runner.unanswered]
     answered_tokens = [measurable[row] for row in answered]
     sampling_key = [job.settings.seed, _SAMPLES_KEY]
@@ -206,6 +221,20 @@ def measure_stuffed(job: AuditJob, runner: Runner, tokens: Sequence[Token], pane
         queries=[_count_queries(weights_of[token.id]) for token in answered_tokens],
         by_topic=topic_rows,
     )
+
+
+def replace_push(stuffed: Stuffed, further: Stuffed) -> Stuffed:
+    """Return what was measured, with the push of those tokens that were measured in more documents.
+
+    Which queries find their documents stays: that is compared with the random tokens, which weren't.
+    """
+    row_of = {token.id: row for row, token in enumerate(stuffed.tokens)}
+    pushes = stuffed.push.of_each()
+    for token, push in zip(further.tokens, further.push.of_each(), strict=True):
+        pushes[row_of[token.id]] = push
+    further_ids = {token.id for token in further.tokens}
+    topic_rows = [row for row in stuffed.by_topic if row["token_id"] not in further_ids]
+    return replace(stuffed, push=Intervals.of_tokens(pushes), by_topic=[*topic_rows, *further.by_topic])
 
 
 def _count_queries(weights: NDArray[np.float64]) -> int:

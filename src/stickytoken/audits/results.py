@@ -16,7 +16,7 @@ from stickytoken.validation import file_path
 AUDIT = "audit"
 """What the names of audit folders begin with."""
 AUDIT_FILE = "audit.json"
-AUDIT_SCHEMA_VERSION = 6
+AUDIT_SCHEMA_VERSION = 7
 
 # The groups of measured tokens; see `choose_tokens`.
 NAMED = "named"
@@ -138,6 +138,9 @@ class AuditResultRecord(resume.Record):
         found_without: share of these pairs in which the query finds the document without copies.
         ordinary_found: the same with copies of a random token.
         stuffed_ids: ids of the documents that received copies, one document at a time.
+        further_tokens: number of tokens whose push was measured in more documents, because the intervals from
+            these left open whether it reaches its threshold.
+        further_documents: number of documents that received copies of them; 0 if there are none.
         predicted: number of tokens whose push was predicted from the run; 0 if the run allows no prediction.
         sticky: number of measured tokens that are sticky among these documents.
         with_copies: number of documents in the collection that already contain copies.
@@ -156,6 +159,8 @@ class AuditResultRecord(resume.Record):
     found_without: float | None
     ordinary_found: float | None
     stuffed_ids: list[str]
+    further_tokens: int
+    further_documents: int
     predicted: int
     sticky: int
     with_copies: int

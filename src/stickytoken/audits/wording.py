@@ -374,10 +374,14 @@ def setup(audit: Audit) -> str:
             f"{index.answers_from}; {percent(result.found_without)} without copies, "
             f"{percent(result.ordinary_found or 0.0)} with copies of a random token."
         )
+    further = ""
+    if result.further_documents:
+        tokens = counted(result.further_tokens, "token")
+        further = f" {tokens} with intervals too wide to tell came into {result.further_documents}."
     return (
         f"Measured by exact search: {counted(index.queries, 'query', 'queries')} ({index.queries_from}) "
         f"among {index.documents:,} documents{about_documents}. {len(result.stuffed_ids)} documents got "
-        f"{COPIES} copies, one at a time, in front and behind in turn. "
+        f"{COPIES} copies, one at a time, in front and behind in turn.{further} "
         f"Results: the first {result.depth}; without copies, a document is in those of "
         f"{number(result.results_without, 2)} queries that it does not answer.{found}{remarks}"
     )
