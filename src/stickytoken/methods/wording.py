@@ -24,6 +24,7 @@ from stickytoken.words import percent, quoted, sentence
 
 def describe_rule(smallest_erased: float, smallest_push: float) -> str:
     """Describe the rule in words, with the given thresholds."""
+    # An infinite deviation is unusual by any setting, so these are the lower thresholds.
     lowered = measures.thresholds(np.inf, Rule(smallest_erased, smallest_push, unusual=np.inf))
     erased = ERASED.threshold.format
     push = PUSH.threshold.format
@@ -81,13 +82,14 @@ def describe_found(found: float) -> str:
 
 
 def harm_shares(hidden: float, push: float) -> tuple[float, float]:
-    """Return how far copies hide and push documents, each as a share of the way to a severe token.
+    """Return how much copies hide and push documents: 0 for no effect, 1 for that of a severe token.
 
     Args:
         hidden: share of the queries that lose their document, as `hidden_share` returns it.
         push: in how many times as many wrong results a document is.
     """
-    return hidden / ERASED.severe, (push - PUSH.without_effect) / (PUSH.severe - PUSH.without_effect)
+    pushed = (push - PUSH.without_effect) / (PUSH.severe - PUSH.without_effect)
+    return hidden / ERASED.severe, pushed
 
 
 class Harm(NamedTuple):
@@ -111,8 +113,10 @@ class Harm(NamedTuple):
 
     @property
     def shares(self) -> tuple[float, float]:
-        """How far copies hide and push documents, each as a share of the way to a severe token."""
-        hidden = hidden_share(self.found, self.ordinary_found) if self.ordinary_found else 0.0
+        """How much copies hide and push documents: 0 for no effect, 1 for that of a severe token."""
+        hidden = 0.0  # also if ordinary copies hide all documents, so that none is left to hide
+        if self.ordinary_found:
+            hidden = hidden_share(self.found, self.ordinary_found)
         return harm_shares(hidden, self.push)
 
     @property
@@ -179,7 +183,7 @@ def consequences(row: Mapping[str, Any], thresholds: Mapping[str, float], harm: 
         clauses.append(PUSH.meaning)
         if harm is not None:
             clauses.append(harm.pushes)
-    if row["severity"] == "mild":
+    if row["severity"] == "mild":  # flagged only because its vector is unusual
         clauses.append(f"its vector is unusual: {_UNUSUAL}")
     return [sentence(clause) for clause in clauses]
 
