@@ -84,7 +84,7 @@ def find_run(
         if model_difference(record, identity) == []:  # not None, which is for unknown models
             _require_same_answers(encoder)
             return FoundRun(open_run(path), encoder, notes)
-    if encoder.device == "endpoint":
+    if encoder.device == "endpoint":  # a detection would cost money
         raise _no_run_of_endpoint(encoder.name, runs)
     folder = _new_folder(encoder.name, identity, runs)
     run = detect(encoder, out=folder, progress=progress, engine=engine)

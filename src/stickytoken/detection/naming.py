@@ -181,6 +181,7 @@ def _find_token(vocabulary: Vocabulary, text: str) -> int:
 
 
 def _ids_in_file(vocabulary: Vocabulary, path: Path) -> list[int]:
+    """Return the ids of the tokens that a text file or a table names, by id or by text."""
     if path.suffix.lower() not in TABLE_SUFFIXES:
         names = [line for line in tables.read_lines(path) if line.strip()]
     else:

@@ -26,13 +26,14 @@ def describe_rule(smallest_erased: float, smallest_push: float) -> str:
     """Describe the rule in words, with the given thresholds."""
     # An infinite deviation is unusual by any setting, so these are the lower thresholds.
     lowered = measures.thresholds(np.inf, Rule(smallest_erased, smallest_push, unusual=np.inf))
-    erased = ERASED.threshold.format
-    push = PUSH.threshold.format
+    erased = ERASED.threshold.format(smallest_erased)
+    push = PUSH.threshold.format(smallest_push)
+    lowered_erased = ERASED.threshold.format(float(lowered[ERASED.key]))
+    lowered_push = PUSH.threshold.format(float(lowered[PUSH.key]))
     return (
-        f"A token is sticky if its copies hide documents (leave at least {erased(smallest_erased)} less of a "
-        f"text than an ordinary token's copies) or push them (into at least {push(smallest_push)} as many "
-        f"wrong results). For an unusual vector, {erased(float(lowered[ERASED.key]))} or "
-        f"{push(float(lowered[PUSH.key]))} is enough. At least means the whole interval."
+        f"A token is sticky if its copies hide documents (leave at least {erased} less of a text than an "
+        f"ordinary token's copies) or push them (into at least {push} as many wrong results). For an unusual "
+        f"vector, {lowered_erased} or {lowered_push} is enough. At least means the whole interval."
     )
 
 

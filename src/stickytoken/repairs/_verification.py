@@ -234,9 +234,10 @@ class _Changes:
     def _keeps_prompts(self) -> bool:
         # A prompt may have a repaired token, although no query or document has one.
         for role in Role:
-            old = in_role(self.original, role).template
-            new = in_role(self.repaired, role).template
-            if old != new or not self.replaced_ids.isdisjoint((*old.before, *old.after)):
+            old_template = in_role(self.original, role).template
+            new_template = in_role(self.repaired, role).template
+            ids_around_texts = (*old_template.before, *old_template.after)
+            if old_template != new_template or not self.replaced_ids.isdisjoint(ids_around_texts):
                 return False
         return True
 

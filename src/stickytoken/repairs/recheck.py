@@ -299,7 +299,7 @@ class Recheck:
         tokens = {}
         reaches = {}
         for token_id in copies.ids:
-            # All ids are in ascending order.
+            # Rows are in ascending order of their ids.
             row = int(np.searchsorted(estimates.ids, token_id))
             verdict = verdicts_by_rule[row]
             reaches[token_id] = float(reaches_by_rule[row])
@@ -309,11 +309,7 @@ class Recheck:
                 found = present(float(in_documents.found[document_row]))
                 if found is not None and token_id in split_ids:
                     # What copies hide takes the place of the erased share, with its threshold.
-                    queries = int(in_documents.queries[document_row])
-                    finding_queries = round(found * queries)
-                    hidden = bound_hidden_share(
-                        finding_queries, queries, in_documents.found_without, settings.confidence
-                    )
+                    hidden = _bound_share_hidden_by(in_documents, document_row, settings.confidence)
                     hiding_reach = hidden / settings.smallest_erased
                     # `fmax` ignores a reach that is unknown, NaN.
                     reaches[token_id] = float(np.fmax(reaches[token_id], hiding_reach))
@@ -437,6 +433,12 @@ class Recheck:
             for stage, tokens in copies.pair_with(for_ids=ids_stage, for_text=text_stage)
         ]
         return reduce(join_tokens, results)
+
+
+def _bound_share_hidden_by(in_documents: InDocuments, row: int, confidence: float) -> float:
+    queries = int(in_documents.queries[row])
+    finding_queries = round(float(in_documents.found[row]) * queries)
+    return bound_hidden_share(finding_queries, queries, in_documents.found_without, confidence)
 
 
 def _pick_evenly(tokens: Sequence[Token], count: int) -> list[Token]:

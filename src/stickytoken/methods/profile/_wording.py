@@ -105,10 +105,8 @@ def _describe_coverage(run: Run) -> list[str]:
     sentences = f"{measured} measured in {documents.source}; {ordinary}."
     others = result.looked_at - result.in_documents
     if others > 0:
-        sentences += (
-            f" Of {result.random_in_documents} random ones, {result.random_pushing or 'none'} "
-            f"{'pushes' if result.random_pushing <= 1 else 'push'} enough"
-        )
+        pushing = f"{result.random_pushing or 'none'} {'pushes' if result.random_pushing <= 1 else 'push'}"
+        sentences += f" Of {result.random_in_documents} random ones, {pushing} enough"
         if run.has_named_tokens:
             # The random ones come from the whole vocabulary, and tell nothing of tokens that somebody chose.
             sentences += f"; {others:,} others were not measured in documents."

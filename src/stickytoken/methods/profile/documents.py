@@ -2,8 +2,8 @@
 
 A document with copies competes with all other documents of a collection, which have none. A result is wrong
 if the document doesn't answer the query, and the push is the number of wrong results with copies, divided by
-that without. A run measures tokens in a few documents first, and then, as long as
-they may reach their threshold, in twice as many. A recheck measures its tokens in all documents.
+that without. A run measures tokens in a few documents first, and then, as long as they may reach their
+threshold, in twice as many. A recheck measures its tokens in all documents.
 """
 
 from __future__ import annotations
@@ -239,7 +239,8 @@ def encode_documents(
     indexed_texts = [collection.documents[document] for document in indexed]
     fitted = fit_texts(encoder, indexed_texts, room, Insertion.TEXT, collection.source)
     query_encoder = in_role(encoder, Role.QUERY)
-    queries = fit_texts(query_encoder, collection.queries, 0, Insertion.TEXT, collection.source)
+    no_room = 0  # queries receive no copies
+    queries = fit_texts(query_encoder, collection.queries, no_room, Insertion.TEXT, collection.source)
     query_texts = [query.text for query in queries]
     similarity = similarity_of(encoder)
     search = ExactSearch(
@@ -429,14 +430,15 @@ def measure_in_documents(
     remaining = list(tokens)
     done = 0  # number of documents in which the remaining tokens have been measured
     # The last step ends with the last document, however many there are.
-    last_of_step = [count for count in DOCUMENT_COUNTS if count < len(panel.places)] + [len(panel.places)]
-    for count in last_of_step:
-        stage_name = f"{label}-{count}"
-        results = panel.measure(runner, remaining, stage_name, start=done, stop=count)
-        done = count
+    ends_of_steps = [count for count in DOCUMENT_COUNTS if count < len(panel.places)] + [len(panel.places)]
+    for end in ends_of_steps:
+        stage_name = f"{label}-{end}"
+        results = panel.measure(runner, remaining, stage_name, start=done, stop=end)
+        done = end
         ids = results.ids.tolist()
+        found_in_step = results.found.astype(int).tolist()
         for token_id, is_wrong_result, is_found in zip(
-            ids, results.wrong_results, results.found.astype(int).tolist(), strict=True
+            ids, results.wrong_results, found_in_step, strict=True
         ):
             wrong_results[token_id].append(is_wrong_result)
             found[token_id] += is_found
@@ -474,7 +476,8 @@ def _find_ids_that_may_push(looks: Mapping[int, Look], thresholds: Mapping[int, 
     They are those whose push reaches its threshold and, of those with the largest pushes, the ones whose
     interval does. This is sequential halving (Karnin et al. 2013, "Almost optimal exploration in multi-armed
     bandits"), but no token is left out that reaches its threshold so far. So every look but the last can only
-    drop tokens: one that is dropped stays below its threshold, and a verdict of sticky rests on all documents.
+    drop tokens: one that is dropped stays below its threshold, and a verdict of sticky rests on all
+    documents.
     """
     largest_first = sorted(looks, key=lambda token_id: -looks[token_id].push.value / thresholds[token_id])
     largest = largest_first[: math.ceil(_KEPT_SHARE * len(looks))]

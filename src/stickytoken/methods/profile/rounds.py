@@ -341,7 +341,8 @@ def _measure_suspects(
     measures = estimate(measured).measures_of(job_ids)
     verdicts = verdict.apply_rule(measures, job.settings).verdicts
     # These measures have no push, so a token that is sticky by them is so because it erases.
-    erasing_ids = job_ids[[token_verdict == "sticky" for token_verdict in verdicts]].tolist()
+    is_erasing = [token_verdict == "sticky" for token_verdict in verdicts]
+    erasing_ids = job_ids[is_erasing].tolist()
     suspect_ids = _choose_suspects(measured, panel, measure_all=measure_all).union(erasing_ids)
     # A query finds its document or not. So how many queries fail because of an erasing token shows only in
     # many documents.
@@ -437,14 +438,11 @@ class ProfileStage:
         if cell.placement is not Placement.RANDOM:
             return ()
         generator = np.random.default_rng([self.seed, token.id, carrier_index])
+        draw_up_to = partial(generator.integers, endpoint=True)  # from 0 to its argument, both included
         # A carrier is a text only if copies are written into it.
         insertion = Insertion.WORDS if isinstance(carrier, str) else Insertion.IDS
-        return draw_path(
-            partial(generator.integers, endpoint=True),
-            probes.word_count(carrier),
-            cell.copies,
-            probes.words_added(token, insertion),
-        )
+        words_per_copy = probes.words_added(token, insertion)
+        return draw_path(draw_up_to, probes.word_count(carrier), cell.copies, words_per_copy)
 
     def measure_all(
         self, tokens: Sequence[Token], vectors: NDArray[np.float32]
@@ -460,6 +458,7 @@ class ProfileStage:
             copies erase; ``contraction`` (a number) and ``pull`` (a vector) are fitted to all carriers
             together; see `stickytoken.methods.statistics.Effects`.
         """
+        # In shape (T, K, d).
         with_copies = unit_vectors(vectors).reshape(len(tokens), len(self.carriers), -1)
         contraction, pull = fit_effects(self.without_copies, with_copies)
         pulls = pull.astype(np.float16)  # vectors of all tokens take most of the space in a run folder
@@ -529,11 +528,15 @@ def read_corrected_measurements(rows: pl.DataFrame, stage: ProfileStage, encoder
     lengths = np.array([len(ids) for ids in encoder.content_ids(stage.carrier_texts)], dtype=np.float64)
 
     def share_of_text(copies: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the share m / (m + L) of a text for the number of copies m in each carrier."""
+        """Return the share m / (m + L) of a text for the number of copies m in each carrier.
+
+        Both may be 0: a carrier may have no tokens.
+        """
         return np.asarray(copies / np.maximum(copies + lengths, 1.0))
 
     planned_share = share_of_text(planned_copies)
-    actual_share = share_of_text(np.minimum(measured.copies_seen, planned_copies))
+    recognized_copies = np.minimum(measured.copies_seen, planned_copies)  # shape (T, K)
+    actual_share = share_of_text(recognized_copies)
     smallest_share = np.finfo(float).tiny  # no copy may have been recognized
     ratios = planned_share / np.maximum(actual_share, smallest_share)
     factors = np.clip(ratios, 1.0, _LARGEST_FACTOR)  # shape (T, K)

@@ -171,6 +171,7 @@ def _most_of_group(sizes: Sequence[int], needed: int) -> int:
     ``sizes`` has the number of texts in each group.
     """
     most = math.ceil(needed / len(sizes))
+    # Where a group has fewer texts, the others contribute more.
     while most < max(sizes) and sum(min(size, most) for size in sizes) < needed:
         most += 1
     return most
@@ -206,8 +207,8 @@ def representative_carriers(
     Returns:
         Indices of the chosen carriers, in ascending order.
     """
-    centred = effects - effects.mean(axis=0)
-    target = centred.mean(axis=1)  # shape (T,)
+    centred = effects - effects.mean(axis=0)  # in each carrier, the mean over the tokens is 0
+    target = centred.mean(axis=1)  # mean effects over all carriers, shape (T,)
     chosen: list[int] = []
     for _ in range(count):
         remaining = np.setdiff1d(candidates, chosen)
@@ -217,11 +218,12 @@ def representative_carriers(
         products = target @ sums
         norms = np.sqrt((sums**2).sum(axis=0) * (target**2).sum())
         agreement = np.divide(products, norms, out=np.zeros_like(products), where=norms > 0)
-        best = agreement.max()
+        largest = agreement.max()
         # The standard error of a correlation r over T tokens is about (1 - r^2) / sqrt(T - 1).
-        standard_error = (1 - best**2) / np.sqrt(max(1, len(effects) - 1))
-        good_enough = np.flatnonzero(agreement >= best - standard_error)
+        standard_error = (1 - largest**2) / np.sqrt(max(1, len(effects) - 1))
+        is_good_enough = agreement >= largest - standard_error
+        good_enough = remaining[is_good_enough]
         # `lexsort` sorts by its last key first. Of equally short carriers, the one that agrees best wins.
-        order = np.lexsort((-agreement[good_enough], lengths[remaining[good_enough]]))
-        chosen.append(int(remaining[good_enough[order[0]]]))
+        order = np.lexsort((-agreement[is_good_enough], lengths[good_enough]))
+        chosen.append(int(good_enough[order[0]]))
     return sorted(chosen)

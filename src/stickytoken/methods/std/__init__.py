@@ -140,14 +140,15 @@ def compute(
     settings = job.settings
     stage = validation.validation_stage(job.encoder, settings, plan)
     pairs = scoring.scoring_pairs(job.encoder, settings, plan)
-    candidate_texts = math.ceil(settings.candidate_share * len(job.tokens)) * stage.probes_per_token
+    expected_candidates = math.ceil(settings.candidate_share * len(job.tokens))
+    expected_validation_texts = expected_candidates * stage.probes_per_token
     counted = CountedRunner(
         runner,
         folder,
         truncate=truncates(job.encoder, settings.inserted_as),
-        expected=scoring.expected_texts(pairs, len(job.tokens)) + candidate_texts,
+        expected=scoring.expected_texts(pairs, len(job.tokens)) + expected_validation_texts,
     )
-    scores = scoring.score_tokens(job, pairs, counted, candidate_texts)
+    scores = scoring.score_tokens(job, pairs, counted, expected_validation_texts)
 
     # Choose the tokens with the best cosine scores as candidates. A token without an exact score has an upper
     # bound, which is below the threshold: its score was not computed, because it cannot be a candidate.

@@ -121,6 +121,7 @@ class ValidationStage:
         row: dict[str, float | list[float]] = {}
         for metric, after in distances_after.items():
             mean_after = after.mean(axis=2)
+            # Whether each pair gets closer with each placement, shape (pairs, placements).
             gets_closer = (mean_after < self._before[metric][:, None]).astype(np.float64)
             row[f"rate_{metric}"] = float(weighted(gets_closer, self.settings.validation_weights))
             for index, placement in enumerate(PLACEMENTS):
