@@ -134,11 +134,12 @@ def push_ratios(
     confidence: float,
     key: Sequence[int],
 ) -> Intervals:
-    """Return in how many times as many wrong results documents are with copies as without.
+    """Return the push of T tokens: the number of wrong results with copies, divided by that without.
 
-    Queries and documents are resampled at the same time, each with weights of its own, because one query or
-    one document affects many pairs (the pigeonhole bootstrap of Owen 2007, "The pigeonhole bootstrap", Annals
-    of Applied Statistics 1). The intervals are percentiles.
+    A result is wrong if the document doesn't answer the query. Queries and documents are resampled at the
+    same time, each with weights of its own, because one query or one document affects many pairs (the
+    pigeonhole bootstrap of Owen 2007, "The pigeonhole bootstrap", Annals of Applied Statistics 1). The
+    intervals are percentiles.
 
     Args:
         with_copies: whether each document is among the first results of each query with copies of T tokens,

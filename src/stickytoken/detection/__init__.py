@@ -20,7 +20,7 @@ from stickytoken import wall_time
 from stickytoken.data.readability import require_readable
 from stickytoken.detection import run_folder
 from stickytoken.detection.naming import TokenSource, choose_tokens, reachable_ids, token_ids
-from stickytoken.detection.run import Run, open_run, record_normalizer
+from stickytoken.detection.run import Run, load_for_documents, open_run, record_normalizer
 from stickytoken.encoders.files.spec import EncoderSpec
 from stickytoken.encoders.protocol import (
     Encoder,
@@ -30,10 +30,9 @@ from stickytoken.encoders.protocol import (
     refused_texts,
     similarity_of,
 )
-from stickytoken.encoders.roles import Role, in_role
 from stickytoken.errors import EncodingError, StickyTokenWarning
 from stickytoken.insertion import Insertion, Token
-from stickytoken.loading import AnyModel, load_encoder, reads_texts_only
+from stickytoken.loading import AnyModel, reads_texts_only
 from stickytoken.machine import digest
 from stickytoken.measurement import ray_engine, resume
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
@@ -163,7 +162,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
         sampled=tokens is None,  # no tokens are named, so all are measured or a random sample
     )
     record = _make_record(job, question.method_name, model_identity)
-    if job.restricted and job.sampled:
+    if job.restricted and job.sampled:  # the special tokens must not count as drawn at random
         record = record.model_copy(update={"beside_sample": [token.id for token in added]})
     folder_path = out or store.default_folder(encoder.name, record.method, record.identity)
     folder = run_folder.RunFolder(folder_path, began)
@@ -172,9 +171,9 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
             with ray_engine.chosen_engine(engine, encoder) as opened:
                 if shard_probes is None:
                     shard_probes = shard_probes_for(encoder.device)
-                unfinished = held.record.model_copy(update={"result": None})
                 # A measurement begins once nothing can be refused any more: with its plan, or with the first
-                # stage if the plan itself needs one.
+                # stage if the plan itself needs one. `cache` makes sure that it begins only once.
+                unfinished = held.record.model_copy(update={"result": None})
                 begin = cache(partial(held.begin, unfinished))
                 runner = Runner(opened, folder, progress, shard_probes, begin=begin)
                 # An interrupted session may have left its plan.
@@ -220,7 +219,7 @@ class _Question:
         return method_named(self.method_name)
 
     def load(self, model: AnyModel) -> Encoder:
-        encoder = in_role(load_encoder(model), Role.DOCUMENT)
+        encoder = load_for_documents(model)
         similarity = similarity_of(encoder)
         if similarity is not Similarity.COSINE:
             message = (
@@ -232,7 +231,7 @@ class _Question:
         return encoder
 
     def begin_job(self, encoder: Encoder) -> base.Job[Any]:
-        """Return a job that has no tokens yet."""
+        """Return a job that has no tokens yet. It is described as if a user named them, as in a probe."""
         corpus = require_readable(self.corpus, encoder.tokenizer, encoder.name)
         vocabulary = categorize(encoder.tokenizer)
         vocabulary = choose_joinings(vocabulary, encoder.tokenizer, self.settings.inserted_as)
@@ -246,7 +245,7 @@ def _make_plan(method: base.Method, job: base.Job[Any], runner: Runner) -> base.
         try:
             plan: base.PlanRecord = method.make_plan(job, runner)
         except EncodingError:
-            if len(refused_texts(job.encoder)) == refused_before:
+            if len(refused_texts(job.encoder)) == refused_before:  # another plan would fail likewise
                 raise
         else:
             return plan
@@ -257,7 +256,7 @@ def _make_record(
 ) -> run_folder.RunRecord:
     """Return the record of a run that is about to start."""
     encoder = job.encoder
-    tokens = job.tokens if job.restricted else None
+    tokens = job.tokens if job.restricted else None  # None: all available ones
     parts = identity_parts(model, method, job.settings, job.corpus.fingerprint, tokens)
     # The method may replace a part: profile's hash of the corpus is also one of its topics.
     parts |= method_named(method).identity_parts(job)
@@ -353,7 +352,7 @@ def probe(
     job = question.begin_job(question.load(encoder))
     ids = token_ids(job.vocabulary, tokens)
     if job.settings.inserted_as is not Insertion.IDS:
-        hint = "to probe it, insert its id instead of text (insertion 'ids')"
-        ids = reachable_ids(job.vocabulary, ids, hint)
+        advice = "to probe it, insert its id instead of text (insertion 'ids')"
+        ids = reachable_ids(job.vocabulary, ids, advice)
     probed = [job.vocabulary.token(job.vocabulary.place(token_id)) for token_id in ids]
     return question.method.probe(replace(job, tokens=probed), progress)

@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import stickytoken.measurement as store
 from stickytoken.detection import detect
-from stickytoken.detection.run import Run, is_run, load_recorded, model_difference, open_run
+from stickytoken.detection.run import (
+    Run,
+    is_run,
+    load_for_documents,
+    load_recorded,
+    model_difference,
+    open_run,
+)
 from stickytoken.detection.run_folder import RunFolder, RunRecord
 from stickytoken.encoders.endpoint import names_endpoint
 from stickytoken.encoders.endpoint.encoder import EndpointEncoder
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity
-from stickytoken.encoders.roles import Role, in_role
 from stickytoken.errors import InputError, RunError, reading
-from stickytoken.loading import AnyModel, load_encoder
+from stickytoken.loading import AnyModel
 from stickytoken.machine import digest
 from stickytoken.measurement import resume
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
@@ -68,18 +74,17 @@ def find_run(
         return FoundRun(open_run(source), None, [])
     candidates, notes = _whole_runs(runs)
     if isinstance(source, str) and names_endpoint(source):
-        return FoundRun(*_run_of_endpoint(source, runs, candidates), notes)
+        run, encoder = _run_of_endpoint(source, runs, candidates)
+        return FoundRun(run, encoder, notes)
     progress(Progress("load", 0, 1))
-    # The revision is passed only if there is one, because load_encoder rejects it for a loaded model.
-    options: dict[str, Any] = {} if revision is None else {"revision": revision}
-    encoder: Encoder = in_role(load_encoder(source, **options), Role.DOCUMENT)
+    encoder = load_for_documents(source, revision=revision)
     progress(Progress("load", 1, 1))
     identity = encoder.identify()
     for path, record in candidates.items():
-        if model_difference(record, identity) == []:
+        if model_difference(record, identity) == []:  # not None, which is for unknown models
             _require_same_answers(encoder)
             return FoundRun(open_run(path), encoder, notes)
-    if encoder.device == "endpoint":
+    if encoder.device == "endpoint":  # a detection would cost money
         raise _no_run_of_endpoint(encoder.name, runs)
     folder = _new_folder(encoder.name, identity, runs)
     run = detect(encoder, out=folder, progress=progress, engine=engine)
@@ -88,6 +93,8 @@ def find_run(
 
 def _whole_runs(runs: Path) -> tuple[dict[Path, RunRecord], list[str]]:
     """Read all finished runs of profile that cover a whole vocabulary, whatever their model.
+
+    ``runs`` is the folder that holds the run folders, or one of them.
 
     Returns:
         The records of the runs, keyed by folder, the newest first, and one note for each run that cannot be
@@ -114,9 +121,11 @@ def _whole_runs(runs: Path) -> tuple[dict[Path, RunRecord], list[str]]:
 
 
 def _run_of_endpoint(model: str, runs: Path, candidates: Mapping[Path, RunRecord]) -> tuple[Run, Encoder]:
+    """Return the newest run of a model behind an endpoint, and its encoder."""
     for path, record in candidates.items():
         if record.model.name != model:
             continue
+        # The options of the endpoint are known from the run only.
         encoder = load_recorded(record)
         if model_difference(record, encoder.identify()) == []:
             _require_same_answers(encoder)

@@ -66,7 +66,8 @@ def drawn_ids(ids: Sequence[int], sample: int, seed: int) -> list[int]:
     return sorted(int(token_id) for token_id in sampled_ids)
 
 
-_NAMED_UNREACHABLE = 5
+# Maximum number of entries that a message lists.
+_LISTED = 5
 
 
 def reachable_ids(vocabulary: Vocabulary, ids: Sequence[int], advice: str) -> list[int]:
@@ -76,7 +77,7 @@ def reachable_ids(vocabulary: Vocabulary, ids: Sequence[int], advice: str) -> li
         InputError: None of the entries can occur in text. The message ends with the advice.
     """
     reachable = []
-    unreachable = []
+    unreachable = []  # how a message names each
     for token_id in dict.fromkeys(ids):
         index = vocabulary.place(token_id)
         category = vocabulary.categories[index]
@@ -84,12 +85,12 @@ def reachable_ids(vocabulary: Vocabulary, ids: Sequence[int], advice: str) -> li
             reachable.append(token_id)
         else:
             unreachable.append(f"#{token_id} {vocabulary.tokens[index]!r} ({category.value})")
-    listed = ", ".join(unreachable[:_NAMED_UNREACHABLE])
+    listed = ", ".join(unreachable[:_LISTED])
     if unreachable and not reachable:
         raise InputError(f"{listed} cannot occur in text: {advice}")
     if unreachable:
-        more = len(unreachable) - _NAMED_UNREACHABLE
-        others = f" and {more:,} more" if more > 0 else ""
+        unlisted = len(unreachable) - _LISTED
+        others = f" and {unlisted:,} more" if unlisted > 0 else ""
         warnings.warn(
             f"left out, because they cannot occur in text: {listed}{others}", StickyTokenWarning, stacklevel=3
         )
@@ -128,6 +129,7 @@ def token_ids(vocabulary: Vocabulary, tokens: TokenSource) -> list[int]:
             an id nor a text. Ids are not checked.
     """
     names: list[Any]
+    # In Python, True and False are integers. They name no token.
     if isinstance(tokens, (str, PathLike, Integral)) and not isinstance(tokens, bool):
         names = [tokens]
     else:
@@ -157,15 +159,15 @@ def _find_token(vocabulary: Vocabulary, text: str) -> int:
     Raises:
         InputError: No entry matches, or several entries match equally well.
     """
-    stripped = [name.strip() for name in vocabulary.decoded]
-    hint = ""
+    stripped = [decoded.strip() for decoded in vocabulary.decoded]
+    hint = ""  # the end of an error
     if text.strip().isdecimal():
         hint = f"; if you mean the id, write #{text.strip()} (in Python, pass a number)"
     for names in (vocabulary.tokens, vocabulary.decoded, stripped):
         matching_ids = []
         available_ids = []
         for token_id, name, category in zip(vocabulary.ids, names, vocabulary.categories, strict=True):
-            if text and name == text:
+            if text and name == text:  # the empty text names no entry, though some decode to it
                 matching_ids.append(token_id)
                 if category.available:
                     available_ids.append(token_id)
@@ -173,12 +175,13 @@ def _find_token(vocabulary: Vocabulary, text: str) -> int:
         if len(candidates) == 1:
             return candidates[0]
         if candidates:
-            listed = ", ".join(str(token_id) for token_id in candidates[:5])
+            listed = ", ".join(str(token_id) for token_id in candidates[:_LISTED])
             raise InputError(f"{text!r} matches several token ids ({listed}): pass one of the ids{hint}")
     raise InputError(f"the vocabulary has no token {text!r}: `stickytoken tokens` lists its tokens{hint}")
 
 
 def _ids_in_file(vocabulary: Vocabulary, path: Path) -> list[int]:
+    """Return the ids of the tokens that a text file or a table names, by id or by text."""
     if path.suffix.lower() not in TABLE_SUFFIXES:
         names = [line for line in tables.read_lines(path) if line.strip()]
     else:
@@ -219,10 +222,14 @@ def _column_of_ids(table: tables.Table) -> list[int]:
 
 
 def _require_agreement(vocabulary: Vocabulary, ids: Sequence[int], names: Sequence[Any], path: Path) -> None:
+    """Raise an error if a table names a token otherwise than the vocabulary entry of its id.
+
+    It may be the table of another model.
+    """
     index_by_id = {token_id: index for index, token_id in enumerate(vocabulary.ids)}
     for row, (token_id, name) in enumerate(zip(ids, names, strict=True), start=1):
         index = index_by_id.get(token_id)
-        if index is None or not name:
+        if index is None or not name:  # unknown ids are refused later, and an empty name says nothing
             continue
         token = vocabulary.tokens[index]
         text = vocabulary.decoded[index]

@@ -38,6 +38,9 @@ from stickytoken.settings.profile import ProfileSettings
 from stickytoken.validation import file_path, visible, whole_number
 from stickytoken.vocabulary import NormalizingTokenizer, RoundTripTokenizer
 
+# Maximum number of sticky tokens that a notebook shows of a run.
+_ROWS_IN_NOTEBOOK = 20
+
 
 class Run:
     """The results of one finished run.
@@ -65,8 +68,10 @@ class Run:
         table = self.method.TABLE
         self.tokens: pl.DataFrame = self._folder.read_table(TOKENS_FILE, table.columns)
         for column in (*table.listed, *table.reported, table.ranked_by):
+            # A column without values may have the type Null; one that is missing counts as such.
             dtype = self.tokens.schema.get(column.key, pl.Null())
-            if column.digits is not None and not (dtype.is_numeric() or dtype == pl.Null):
+            shows_numbers = column.digits is not None
+            if shows_numbers and not (dtype.is_numeric() or dtype == pl.Null):
                 raise RunError(
                     f"the column {column.key!r} of {path / TOKENS_FILE} has the type {dtype}, but must hold "
                     "numbers: delete the file and run the same command again"
@@ -82,11 +87,12 @@ class Run:
         return f"<Run: {self.record.model.name}, {self.record.method}, {count}, in {self.path}>"
 
     def _repr_html_(self) -> str:
-        titles = {"token_id": "id", "token": "token", "category": "category"}
+        """Return how a notebook shows the run: a table of its worst sticky tokens."""
+        titles = {"token_id": "id", "token": "token", "category": "category"}  # keyed by column
         for column in self.listed(self.sticky):
             titles[column.key] = column.title
         titles["verdict"] = "verdict"
-        rows = self.sticky.select(list(titles)).head(20).rows()
+        rows = self.sticky.select(list(titles)).head(_ROWS_IN_NOTEBOOK).rows()
         head = "".join(f"<th>{_cell_as_html(title)}</th>" for title in titles.values())
         body = ""
         for row in rows:
@@ -106,7 +112,7 @@ class Run:
     def sticky(self) -> pl.DataFrame:
         """The sticky tokens, worst first."""
         sticky = self.tokens.filter(pl.col("verdict") == "sticky")
-        if "severity" in sticky.columns:
+        if "severity" in sticky.columns:  # which only profile has
             return worst_first(sticky)
         ranked_by = self.method.TABLE.ranked_by.key
         return sticky.sort(ranked_by, "token_id", descending=[True, False], nulls_last=True)
@@ -124,13 +130,16 @@ class Run:
         of std measures no push, so all tokens are chosen by the ranking column.
         """
         ranked_by = self.method.TABLE.ranked_by.key
-        unflagged = self.tokens.filter(pl.col("verdict").ne_missing("sticky"))
-        half = max(1, count // 2) if "push" in unflagged.columns else count
+        is_unflagged = pl.col("verdict").ne_missing("sticky")  # also without a verdict
+        unflagged = self.tokens.filter(is_unflagged)
+        has_push = "push" in unflagged.columns
+        count_by_rank = max(1, count // 2) if has_push else count
         by_rank = ["confirmed", ranked_by] if "confirmed" in unflagged.columns else [ranked_by]
-        ids = _ids_of_largest(unflagged.drop_nulls(ranked_by), by_rank, half)
-        if "push" in unflagged.columns:
+        ids = _ids_of_largest(unflagged.drop_nulls(ranked_by), by_rank, count_by_rank)
+        if has_push:
             remaining = unflagged.filter(~pl.col("token_id").is_in(ids)).drop_nulls("push")
-            ids += _ids_of_largest(remaining, ["push"], half)
+            ids += _ids_of_largest(remaining, ["push"], count_by_rank)
+        # The join keeps the order of the ids.
         strongest = pl.DataFrame({"token_id": ids}, schema={"token_id": pl.Int64})
         return strongest.join(unflagged, on="token_id", maintain_order="left").select(self.tokens.columns)
 
@@ -139,7 +148,8 @@ class Run:
         columns = []
         for column in self.method.TABLE.listed:
             is_number = column.digits is not None
-            if is_number or (column.key in rows.columns and rows[column.key].null_count() < len(rows)):
+            has_values = column.key in rows.columns and rows[column.key].null_count() < len(rows)
+            if is_number or has_values:
                 columns.append(column)
         return columns
 
@@ -272,6 +282,7 @@ class Run:
             return None
         rows = self.sticky.to_dicts()
         harms = [self.harm(row["token_id"]) for row in rows]
+        # Of equal tokens, such as all if no harm is known, `max` takes the first.
         worst = max(range(len(rows)), key=lambda index: _extent(harms[index]))
         return wording.harm_sentence(rows[worst], harms[worst])
 
@@ -285,8 +296,8 @@ class Run:
             rows = self.tokens.filter(pl.col("token_id") == whole_number("token", token))
         else:
             rows = self.tokens.filter(pl.col("token") == token)
-        if rows.is_empty() and isinstance(token, str) and token.strip():
-            rows = self.tokens.filter(pl.col("decoded").str.strip_chars() == token.strip())
+            if rows.is_empty() and token.strip():  # spaces alone would match any token of spaces
+                rows = self.tokens.filter(pl.col("decoded").str.strip_chars() == token.strip())
         if rows.is_empty():
             raise InputError(f"the run in {self.path} has no token {token!r}")
         return rows
@@ -309,13 +320,14 @@ def worst_first(tokens: pl.DataFrame) -> pl.DataFrame:
 
     Tokens with the same verdict are sorted by severity, then by erased share, then by push, worst first.
     """
-    verdicts = {verdict.value: rank for rank, verdict in enumerate(Verdict)}
-    grades = {grade.value: rank for rank, grade in enumerate(Severity)}
-    order = [
-        pl.col("verdict").replace_strict(verdicts, default=len(verdicts), return_dtype=pl.Int8),
-    ]
+    # Everything is sorted in ascending order, so large values of what is bad are negated.
+    rank_of_verdict = {verdict.value: rank for rank, verdict in enumerate(Verdict)}  # sticky is the first
+    last = len(rank_of_verdict)  # for tokens without a verdict
+    order = [pl.col("verdict").replace_strict(rank_of_verdict, default=last, return_dtype=pl.Int8)]
     if "severity" in tokens.columns:
-        order.append(-pl.col("severity").replace_strict(grades, default=-1, return_dtype=pl.Int8))
+        grade_of_severity = {severity.value: grade for grade, severity in enumerate(Severity)}
+        grade = pl.col("severity").replace_strict(grade_of_severity, default=-1, return_dtype=pl.Int8)
+        order.append(-grade)
     order += [-pl.col(name) for name in ("erased", "push") if name in tokens.columns]
     return tokens.sort(*order, "token_id", nulls_last=True)
 
@@ -325,7 +337,7 @@ def _ids_of_largest(tokens: pl.DataFrame, columns: Sequence[str], count: int) ->
 
     The columns have no nulls, which polars would sort before the largest values.
     """
-    descending = [*(True for _ in columns), False]
+    descending = [*(True for _ in columns), False]  # ascending by id
     ids: list[int] = (
         tokens.sort(*columns, "token_id", descending=descending)["token_id"].head(count).to_list()
     )
@@ -406,9 +418,16 @@ def recorded_loading(run: RunRecord) -> LoadingRecord:
     """Return the options that the model of a run was loaded with, as far as the run records them."""
     if run.model.loading is not None:
         return run.model.loading
+    # The encoder was made from a model object. Its identity has two of the options.
     identity = run.identity_parts.get("encoder", {})
     options = {name: identity[name] for name in ("dtype", "prompt") if name in identity}
     return LoadingRecord.model_validate(options)
+
+
+def load_for_documents(model: AnyModel, **options: Any) -> Encoder:
+    """Load a model, with options of `load_encoder`, to encode texts as documents: those receive copies."""
+    encoder: Encoder = in_role(load_encoder(model, **options), Role.DOCUMENT)
+    return encoder
 
 
 def load_recorded(run: RunRecord) -> Encoder:
@@ -445,7 +464,7 @@ def encoder_for(model: AnyModel | None, run: Run | None, purpose: str) -> Encode
         RunError: The model that the caller passed is not the model of the run.
     """
     if model is not None:
-        encoder: Encoder = in_role(load_encoder(model), Role.DOCUMENT)
+        encoder = load_for_documents(model)
     elif run is None:
         raise InputError(f"{purpose} needs a model or a run: pass a model's name, folder or object, or run=")
     else:
@@ -517,7 +536,8 @@ def next_steps(run: Run, repair_verified_on: str | None = None) -> tuple[NextSte
         "write a repaired, verified copy of the model, then encode your documents with it",
         f"stickytoken repair {folder} --out YOUR_FOLDER",
     )
-    if "severity" in run.sticky.columns and set(run.sticky["severity"]) == {Severity.MILD}:
+    has_only_mild_tokens = set(run.sticky["severity"]) == {Severity.MILD}
+    if has_only_mild_tokens:
         find_first = find._replace(
             purpose="see whether your documents repeat these mild tokens, "
             "and repair the model only if they do"

@@ -61,7 +61,7 @@ class LoadingRecord(resume.Record):
     @model_validator(mode="before")
     @classmethod
     def _gather_settings(cls, values: Any) -> Any:
-        if not isinstance(values, Mapping) or "prompting" in values:
+        if not isinstance(values, Mapping) or "prompting" in values:  # made in Python, not read
             return values
         # In the file, settings and prompting lie flat beside the other fields.
         settings = {name: values[name] for name in asdict(RecordedLoading()) if name in values}
@@ -72,6 +72,7 @@ class LoadingRecord(resume.Record):
     @model_serializer(mode="wrap")
     def _spread_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         others: dict[str, Any] = serialize(self)
+        # They are written in the way of `_gather_settings`: flat.
         del others["settings"], others["prompting"]
         return asdict(self.settings) | self.prompting.as_options() | others
 
@@ -110,7 +111,9 @@ class LoadingRecord(resume.Record):
         recorded_endpoint = self.endpoint if names_endpoint(chosen.model) else None
         if recorded_endpoint is not None:
             recorded["max_length"] = recorded_endpoint.max_length
-        spec = replace(chosen, **{name: getattr(chosen, name) or value for name, value in recorded.items()})
+        # What the user chose comes first. An option that was not chosen is None.
+        options = {name: getattr(chosen, name) or value for name, value in recorded.items()}
+        spec = replace(chosen, **options)
         if chosen.prompting == Prompting():
             spec = replace(spec, prompting=self.prompting)
         if recorded_endpoint is None:
@@ -224,7 +227,10 @@ class RunRecord(resume.MeasurementRecord):
     @field_validator("result", mode="wrap")
     @classmethod
     def _of_method(cls, result: Any, _: Any, info: ValidationInfo) -> Any:
-        if result is None or isinstance(result, base.ResultRecord) or "method" not in info.data:
+        """Read the result as the record of the run's method."""
+        if result is None or isinstance(result, base.ResultRecord):
+            return result
+        if "method" not in info.data:  # it is invalid, which is reported
             return result
         return method_named(info.data["method"]).RESULT_RECORD.model_validate(result)
 
@@ -237,6 +243,8 @@ _LONGEST_TEXT = 10_000
 
 
 def _defect_of_table(table: pl.DataFrame) -> str | None:
+    """Return what is wrong with a damaged table, as the end of a sentence about it; None if it is usable."""
+    # A missing column counts as one without ids.
     ids = table.get_column("token_id", default=pl.Series([None]))
     if not ids.dtype.is_integer() or ids.null_count() or not ids.is_unique().all():
         return "has no column of distinct token ids"
@@ -334,11 +342,13 @@ def require_usable(path: Path, method: str, settings: base.MethodSettings) -> No
     resume.require_place(path, RUN)
     folder = RunFolder(path)
     earlier_run = folder.read_run() if folder.holds_run() else None
-    claim = earlier_run or folder.read_record(store.IDENTITY_FILE, resume.IdentityRecord)
-    if claim is None:
+    # The identity is written first: it may be the only record of an interrupted run.
+    earlier_record = earlier_run or folder.read_record(store.IDENTITY_FILE, resume.IdentityRecord)
+    if earlier_record is None:
         return
+    # Of the identity, only these parts are known without the model.
     requested: dict[str, Any] = {"method": method, "settings": resume.settings_values(settings)}
-    earlier = {name: claim.identity_parts.get(name) for name in requested}
+    earlier = {name: earlier_record.identity_parts.get(name) for name in requested}
     if resume.differences(requested, earlier):
         resume.refuse_different(path, RUN.name, requested, earlier)
 

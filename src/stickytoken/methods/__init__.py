@@ -43,7 +43,7 @@ def choose_method(name: object, settings: MethodSettings | None, pairs_given: bo
     """
     if name is None and settings is not None:
         matching = [method for method, kind in SETTINGS_OF_METHOD.items() if isinstance(settings, kind)]
-        name = matching[0] if matching else "profile"
+        name = matching[0] if matching else "profile"  # settings of no method are refused below
     elif name is None:
         name = "std" if pairs_given else "profile"
     if not isinstance(name, str) or name not in SETTINGS_OF_METHOD:

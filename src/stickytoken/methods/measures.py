@@ -146,17 +146,19 @@ def thresholds(vector_deviation: ArrayLike | None, rule: RuleSettings) -> dict[s
     """
     deviations = np.asarray(vector_deviation, dtype=np.float64)  # None becomes NaN
     is_unusual = deviations >= rule.unusual  # false if the deviation is NaN
-    # How much of the way from a token that does nothing to the threshold is enough.
-    share = np.where(is_unusual, UNUSUAL_SHARE, 1.0)
-    return {
-        measure.key: measure.without_effect
-        + share * (getattr(rule, measure.setting) - measure.without_effect)
-        for measure in MEASURES
-    }
+    # How much of the way from a token that does nothing to the full threshold is enough.
+    share_of_way = np.where(is_unusual, UNUSUAL_SHARE, 1.0)
+    threshold_by_column: dict[str, NDArray[np.float64]] = {}
+    for measure in MEASURES:
+        whole_way = getattr(rule, measure.setting) - measure.without_effect
+        threshold_by_column[measure.key] = measure.without_effect + share_of_way * whole_way
+    return threshold_by_column
 
 
 def hidden_share(found: Any, found_otherwise: float) -> Any:
-    """Return how many fewer queries find a document with copies of a token, as a share of the others.
+    """Return the share of the queries whose document copies of a token hide, of those that find it otherwise.
+
+    It is negative if more queries find their document with these copies.
 
     Args:
         found: share of the queries that find the document that answers them, with copies of the token: one

@@ -95,11 +95,12 @@ class Runner:
         """Run a stage and return one row per token. The other arguments are those of `TokenWork`."""
         shards = cut_into_shards(tokens, stage.probes_per_token, self.shard_probes)
         work = TokenWork(stage, precision, truncate, carrier_texts)
+        # Only shards in which a text has no vector have the column `UNANSWERED`.
         table = pl.concat(self.run_work(work, shards, _ROWS_OF_TOKENS), how="diagonal")
         if UNANSWERED in table.columns:
             incomplete = table.filter(pl.col(UNANSWERED).is_not_null())
             for token_id, text in incomplete.select("token_id", UNANSWERED).rows():
-                self.unanswered.setdefault(token_id, text)
+                self.unanswered.setdefault(token_id, text)  # keep the text of an earlier stage
             table = table.drop(UNANSWERED)
         return table
 
@@ -124,11 +125,11 @@ class Runner:
         if not self.unanswered:
             return table
         is_unanswered = pl.col("token_id").is_in(list(self.unanswered))
-        measurement_columns = [name for name in table.columns if name not in _OF_VOCABULARY]
-        table = table.with_columns(
-            pl.when(is_unanswered).then(0 if name == "texts" else None).otherwise(pl.col(name)).alias(name)
-            for name in measurement_columns
-        )
+        for name in table.columns:
+            if name not in _OF_VOCABULARY:
+                unmeasured = 0 if name == "texts" else None
+                known = pl.when(is_unanswered).then(unmeasured).otherwise(pl.col(name))
+                table = table.with_columns(known.alias(name))
         if "reason" not in table.columns:
             return table
         reasons = {

@@ -33,8 +33,8 @@ def beyond_ordinary(values: Floats, is_random: NDArray[np.bool_], confidence: fl
     The effect of the ordinary token is the median effect of the random tokens. Some carriers raise or lower
     the values of all tokens. To remove this carrier effect, each carrier's mean over the random tokens is
     subtracted first. The intervals are Student intervals that treat the carriers as a random sample; they
-    include the standard error of the median. What a server changes from call to call needs no variance of its
-    own, because it scatters the values of the carriers too.
+    include the standard error of the median. If a server's vectors differ from call to call, this needs no
+    variance of its own, because it scatters the values of the carriers too.
 
     Args:
         values: effect of each token in each carrier, shape (T, K); NaN in carriers in which a token was not
@@ -45,19 +45,20 @@ def beyond_ordinary(values: Floats, is_random: NDArray[np.bool_], confidence: fl
     Returns:
         The effects relative to the ordinary token, with intervals, and the effect of the ordinary token.
     """
-    carrier_counts = (~np.isnan(values)).sum(axis=1)
-    carrier_means = values[is_random].mean(axis=0)
+    carrier_counts = (~np.isnan(values)).sum(axis=1)  # carriers in which each token was measured, shape (T,)
+    carrier_means = values[is_random].mean(axis=0)  # shape (K,)
     centred = values - carrier_means
     means = np.nanmean(centred, axis=1)
     random_means = means[is_random]
     median = float(np.median(random_means))
     variance_of_median = 0.0
-    if len(random_means) > 1:
+    if len(random_means) > 1:  # one value has no variance
         variance_of_median = _MEDIAN_VARIANCE * float(random_means.var(ddof=1)) / len(random_means)
     # Variance of a token's value in a single carrier. The variance of the mean over K carriers is 1/K of it.
     variance = np.nanvar(centred, axis=1, ddof=1)
     error = np.sqrt(variance / carrier_counts + variance_of_median)
-    half_width = scipy.stats.t.ppf((1 + confidence) / 2, carrier_counts - 1) * error
+    degrees_of_freedom = carrier_counts - 1
+    half_width = scipy.stats.t.ppf((1 + confidence) / 2, degrees_of_freedom) * error
     effect = means - median
     estimates = Intervals(effect, effect - half_width, effect + half_width)
     # The carrier means were subtracted from all values, so the ordinary effect adds their mean again.
@@ -98,14 +99,16 @@ def fit_effects(before: NDArray[np.float32], after: NDArray[np.float32]) -> tupl
         The contraction and the pull of each token, fitted to all carriers together (see `Effects`). If all
         carriers have the same vector, the contractions are 0.
     """
-    mean_before = before.mean(axis=0, dtype=np.float64)
-    mean_after = after.mean(axis=1, dtype=np.float64)
+    mean_before = before.mean(axis=0, dtype=np.float64)  # shape (d,)
+    mean_after = after.mean(axis=1, dtype=np.float64)  # shape (T, d)
     deviations = before - mean_before
     variation = float((deviations**2).sum())
     if variation < _NO_VARIATION:
         return np.zeros(len(after)), mean_after - mean_before
-    # The deviations sum to zero, so centring the vectors with copies would not change the slopes.
-    slopes = after.reshape(len(after), -1).astype(np.float64) @ deviations.ravel() / variation
+    # The slope 1 - k of a token is a sum over all carriers and dimensions. The deviations sum to zero, so
+    # centring the vectors with copies would not change it.
+    flat_after = after.reshape(len(after), -1).astype(np.float64)  # shape (T, K x d)
+    slopes = flat_after @ deviations.ravel() / variation
     return 1 - slopes, mean_after - slopes[:, None] * mean_before
 
 
@@ -126,8 +129,8 @@ def carrier_contractions(before: NDArray[np.float32], after: NDArray[np.float32]
     if variation < _NO_VARIATION:
         return np.zeros(after.shape[:2])
     deviations_after = after - after.mean(axis=1, keepdims=True, dtype=np.float64)
-    products = np.einsum("tkd,kd->tk", deviations_after, deviations)
-    # The slope over all K carriers is the sum of the products over the carriers, divided by the variation. A
+    products = np.einsum("tkd,kd->tk", deviations_after, deviations)  # summed over the dimensions
+    # The slope 1 - k of a token over all K carriers is the sum of its products, divided by the variation. A
     # carrier's own slope is K times its term of this sum, so that the mean of the K slopes is the slope over
     # all carriers.
     slopes = products * (len(before) / variation)

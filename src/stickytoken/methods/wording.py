@@ -24,14 +24,16 @@ from stickytoken.words import percent, quoted, sentence
 
 def describe_rule(smallest_erased: float, smallest_push: float) -> str:
     """Describe the rule in words, with the given thresholds."""
+    # An infinite deviation is unusual by any setting, so these are the lower thresholds.
     lowered = measures.thresholds(np.inf, Rule(smallest_erased, smallest_push, unusual=np.inf))
-    erased = ERASED.threshold.format
-    push = PUSH.threshold.format
+    erased = ERASED.threshold.format(smallest_erased)
+    push = PUSH.threshold.format(smallest_push)
+    lowered_erased = ERASED.threshold.format(float(lowered[ERASED.key]))
+    lowered_push = PUSH.threshold.format(float(lowered[PUSH.key]))
     return (
-        f"A token is sticky if its copies hide documents (leave at least {erased(smallest_erased)} less of a "
-        f"text than an ordinary token's copies) or push them (into at least {push(smallest_push)} as many "
-        f"wrong results). For an unusual vector, {erased(float(lowered[ERASED.key]))} or "
-        f"{push(float(lowered[PUSH.key]))} is enough. At least means the whole interval."
+        f"A token is sticky if its copies hide documents (leave at least {erased} less of a text than an "
+        f"ordinary token's copies) or push them (into at least {push} as many wrong results). For an unusual "
+        f"vector, {lowered_erased} or {lowered_push} is enough. At least means the whole interval."
     )
 
 
@@ -81,13 +83,14 @@ def describe_found(found: float) -> str:
 
 
 def harm_shares(hidden: float, push: float) -> tuple[float, float]:
-    """Return how far copies hide and push documents, each as a share of the way to a severe token.
+    """Return how much copies hide and push documents: 0 for no effect, 1 for that of a severe token.
 
     Args:
         hidden: share of the queries that lose their document, as `hidden_share` returns it.
         push: in how many times as many wrong results a document is.
     """
-    return hidden / ERASED.severe, (push - PUSH.without_effect) / (PUSH.severe - PUSH.without_effect)
+    pushed = (push - PUSH.without_effect) / (PUSH.severe - PUSH.without_effect)
+    return hidden / ERASED.severe, pushed
 
 
 class Harm(NamedTuple):
@@ -111,8 +114,10 @@ class Harm(NamedTuple):
 
     @property
     def shares(self) -> tuple[float, float]:
-        """How far copies hide and push documents, each as a share of the way to a severe token."""
-        hidden = hidden_share(self.found, self.ordinary_found) if self.ordinary_found else 0.0
+        """How much copies hide and push documents: 0 for no effect, 1 for that of a severe token."""
+        hidden = 0.0  # also if ordinary copies hide all documents, so that none is left to hide
+        if self.ordinary_found:
+            hidden = hidden_share(self.found, self.ordinary_found)
         return harm_shares(hidden, self.push)
 
     @property
@@ -179,7 +184,7 @@ def consequences(row: Mapping[str, Any], thresholds: Mapping[str, float], harm: 
         clauses.append(PUSH.meaning)
         if harm is not None:
             clauses.append(harm.pushes)
-    if row["severity"] == "mild":
+    if row["severity"] == "mild":  # flagged only because its vector is unusual
         clauses.append(f"its vector is unusual: {_UNUSUAL}")
     return [sentence(clause) for clause in clauses]
 

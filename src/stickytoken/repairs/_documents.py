@@ -34,7 +34,7 @@ def write_documents(folder: Path, record: RepairRecord) -> None:
     files = ResultFolder(folder)
     files.write_text(DOCUMENT_FILE, format_document(record))
     card = folder / "README.md"
-    earlier_text = ""
+    earlier_text = ""  # of the model that was repaired
     if card.is_file():
         earlier_text = card.read_text("utf-8", "replace").rstrip() + "\n\n"
     files.write_text(card.name, earlier_text + format_block(record))
@@ -131,12 +131,13 @@ def _format_tokens(record: RepairRecord) -> str:
         headings.append("read as")
     rows = []
     for token in record.tokens:
-        sides = [measured or _NOT_MEASURED for measured in (token.before, token.after)]
+        before_and_after = [measured or _NOT_MEASURED for measured in (token.before, token.after)]
         row = [markdown(token.token), token.strategy, markdown(token.reason)]
-        row += [_format_share(measured.erased) for measured in sides]
-        row += [PUSH.text(measured.push) or _MISSING for measured in sides]
-        row += [_format_share(measured.found) for measured in sides]
+        row += [_format_share(measured.erased) for measured in before_and_after]
+        row += [PUSH.text(measured.push) or _MISSING for measured in before_and_after]  # empty without a push
+        row += [_format_share(measured.found) for measured in before_and_after]
         if shows_pieces:
+            # A token without pieces was repaired by a new row.
             row.append(" ".join(map(markdown, token.pieces)) or "the same token")
         rows.append(row)
     return markdown_table(headings, rows)
@@ -181,9 +182,8 @@ def _format_scores(verification: VerificationRecord) -> list[str]:
     rows = []
     for score in verification.scores:
         values = (score.before, score.after, score.after - score.before)
-        rows.append(
-            [markdown(score.task), score.metric, *(_format_number(100 * value, 2) for value in values)]
-        )
+        points = [_format_number(100 * value, 2) for value in values]
+        rows.append([markdown(score.task), score.metric, *points])
     return ["## Scores", markdown_table(["task", "metric", "before", "after", "change"], rows)]
 
 

@@ -106,6 +106,7 @@ def find_neighbours(
                 f"the model has no row for token {repaired_token!r} (id {token_id}), so it cannot encode "
                 "copies of it to verify the repair: leave the token out, or do not verify the repair"
             )
+        # Times the norm of the token's own row, which does not change the order.
         cosines = (matrix @ matrix[token_id]) / norms
         nearest = np.argsort(-cosines[other_ids])[:NEIGHBOURS].tolist()  # indices into `others`
         for index in nearest:
@@ -156,8 +157,8 @@ def verify(
         same_ordinary=changes.affect_none_of(before.plan.carriers),
         same_documents=changes.affect_none_of(before.searched_texts),
     )
-    strategies = {Token(token.token_id, token.text): Strategy(token.strategy) for token in tokens}
-    copies = group_copies(original.encoder, strategies)
+    strategy_of = {Token(token.token_id, token.text): Strategy(token.strategy) for token in tokens}
+    copies = group_copies(original.encoder, strategy_of)
     neighbouring_tokens = [neighbour.token for neighbour in neighbours]
     with_neighbours = copies._replace(as_ids=[*copies.as_ids, *neighbouring_tokens])
     judged_after = after.judge(with_neighbours)
@@ -197,8 +198,8 @@ def verify(
     unreached_tokens = [token for token in tokens if token.strategy in TOKENIZER_STRATEGIES]
     if unreached_tokens:
         checks.append(_check_unreachable(repaired.encoder, unreached_tokens, texts))
-    spellings = [text for token in tokens for text in _make_test_texts(token.text)]
-    checks += check_fresh_process(original, repaired, spellings, texts)
+    texts_with_tokens = [text for token in tokens for text in _make_test_texts(token.text)]
+    checks += check_fresh_process(original, repaired, texts_with_tokens, texts)
     checks.append(score_check)
     progress(Progress("compare", 1, 1, 1))
     record = VerificationRecord(
@@ -233,9 +234,10 @@ class _Changes:
     def _keeps_prompts(self) -> bool:
         # A prompt may have a repaired token, although no query or document has one.
         for role in Role:
-            old = in_role(self.original, role).template
-            new = in_role(self.repaired, role).template
-            if old != new or not self.replaced_ids.isdisjoint((*old.before, *old.after)):
+            old_template = in_role(self.original, role).template
+            new_template = in_role(self.repaired, role).template
+            ids_around_texts = (*old_template.before, *old_template.after)
+            if old_template != new_template or not self.replaced_ids.isdisjoint(ids_around_texts):
                 return False
         return True
 
@@ -255,9 +257,11 @@ class _Changes:
         else:
             largest = float(np.abs(before.astype(np.float64) - after).max(initial=0.0))
             finding += f"not identical: they differ by up to {largest:.2g}"
-        return CheckRecord(name="other texts", passed=is_identical and bool(encoded), finding=finding)
+        has_compared = bool(encoded)  # the repair may affect all texts
+        return CheckRecord(name="other texts", passed=is_identical and has_compared, finding=finding)
 
     def _keep_unaffected(self, texts: Sequence[str]) -> list[tuple[str, Sequence[int]]]:
+        """Return the texts that the repair does not affect, each with its token ids."""
         old_ids = self.original.content_ids(texts)
         new_ids = self.repaired.content_ids(texts)
         return [
@@ -280,9 +284,8 @@ def check_repaired(
     name = "repaired tokens"
     sticky = {token: after for token, after in measured.items() if after.verdict == Verdict.STICKY}
     if sticky:
-        described = [
-            f"{quoted(token)} ({after.in_words()})" for token, after in list(sticky.items())[:_SHOWN_TOKENS]
-        ]
+        shown = list(sticky.items())[:_SHOWN_TOKENS]
+        described = [f"{quoted(token)} ({after.in_words()})" for token, after in shown]
         finding = f"{len(sticky)} of {len(measured)} repaired tokens are still sticky: {', '.join(described)}"
         return CheckRecord(name=name, passed=False, finding=finding)
     unmeasured = [token for token, after in measured.items() if after.push is None and after.erased is None]
@@ -354,16 +357,16 @@ def _check_unreachable(
     texts: Sequence[str],
 ) -> CheckRecord:
     """Check that no text produces the tokens that the tokenizer no longer reads."""
-    names = {token.token_id: token.token for token in unreached_tokens}
+    name_of = {token.token_id: token.token for token in unreached_tokens}
     every_text = list(texts)
     for token in unreached_tokens:
         every_text += _make_test_texts(token.text)
     for text, ids in zip(every_text, repaired.tokenizer.encode_many(every_text), strict=True):
-        produced = [names[token_id] for token_id in ids if token_id in names]
+        produced = [name_of[token_id] for token_id in ids if token_id in name_of]
         if produced:
             finding = f"{visible(text[:SHOWN_TEXT])!r} still becomes {visible(produced[0])!r}"
             return CheckRecord(name="unreachable", passed=False, finding=finding)
-    entries = "the entry" if len(names) == 1 else f"any of the {len(names)} entries"
+    entries = "the entry" if len(name_of) == 1 else f"any of the {len(name_of)} entries"
     finding = f"none of {len(every_text):,} texts, including spellings of the tokens, produces {entries}"
     return CheckRecord(name="unreachable", passed=True, finding=finding)
 
@@ -390,7 +393,7 @@ def _check_scores(
         The scores that are finite for both models, and the check of the main score. If no text of the task is
         affected, the models have the same scores, which are not computed.
     """
-    task_texts: list[str] = []
+    task_texts: list[str] = []  # unknown for an MTEB task, which is always scored
     if not isinstance(task, tasks.MtebTask):
         task_texts = [text for texts_of_role in task.texts.values() for text in texts_of_role]
         if changes.affect_none_of(task_texts):
@@ -400,16 +403,16 @@ def _check_scores(
             )
             return [], CheckRecord(name="scores", passed=True, finding=finding)
     progress(Progress("score", 0, 2))
-    before, old_outcomes = _score(original.encoder, task, seed)
+    before, outcomes_before = _score(original.encoder, task, seed)
     progress(Progress("score", 1, 2))
-    after, new_outcomes = _score(repaired.encoder, task, seed)
+    after, outcomes_after = _score(repaired.encoder, task, seed)
     progress(Progress("score", 2, 2, 2))
     records = [
         ScoreRecord(task=task.name, metric=metric, texts=len(task_texts), before=score, after=after[metric])
         for metric, score in before.items()
         if metric in after
     ]
-    return records, check_main_score(records, task, old_outcomes, new_outcomes, seed)
+    return records, check_main_score(records, task, outcomes_before, outcomes_after, seed)
 
 
 def _score(
@@ -446,10 +449,11 @@ def check_main_score(
         after: outcomes per text of the repaired model; None if the task does not provide them.
         seed: seed for the bootstrap samples.
     """
-    main = next((record for record in records if record.metric == task.metrics[0]), None)
+    main_metric = task.metrics[0]
+    main = next((record for record in records if record.metric == main_metric), None)
     if main is None:
         finding = (
-            f"{task.name}, {task.metrics[0]}: not a finite number for at least one of the two models, for "
+            f"{task.name}, {main_metric}: not a finite number for at least one of the two models, for "
             "example because all similarities are equal: score another task"
         )
         return CheckRecord(name="scores", passed=False, finding=finding)
@@ -463,8 +467,9 @@ def check_main_score(
         # Resample the texts to find out whether the choice of texts alone could explain the change.
         outcomes = np.stack([before, after])
         samples = bootstrap_samples(task.units, _SAMPLES, (seed,))
-        scores = resampled(lambda sample: task.scores(main.metric, outcomes, sample), samples)
-        (interval,) = contrast_intervals(scores, np.array([[-1.0, 1.0]]), _COVERAGE)
+        scores = resampled(lambda sample: task.scores(main_metric, outcomes, sample), samples)
+        after_minus_before = np.array([[-1.0, 1.0]])  # one contrast, with a weight for each model
+        (interval,) = contrast_intervals(scores, after_minus_before, _COVERAGE)
         if interval.low is not None and interval.high is not None:
             chance_explains = interval.low <= 0 <= interval.high
             low = f"{100 * interval.low:+.2f}".replace("-", MINUS)

@@ -98,12 +98,13 @@ def make_recheck(
     settings = replace(settings, insertion=Insertion.IDS, screen_precision=None, seed=seed)
     # Texts that differ only in their final punctuation count as the same text.
     used = {open_ended(text) for text in list_used_texts(run)}
-    beginnings = tuple(used)
+    used_beginnings = tuple(used)
 
     def is_unused(text: str) -> bool:
         # A carrier of the run may be the first sentence of a longer text.
-        return open_ended(text) not in used and not text.startswith(beginnings)
+        return open_ended(text) not in used and not text.startswith(used_beginnings)
 
+    # Restricted and without tokens, it gets the texts of a run over few tokens, which are few.
     job = Job(encoder, settings, corpus, vocabulary, [], restricted=True, sampled=True)
     plan = choose_texts(job, carriers=CARRIERS, is_allowed=is_unused)
     if plan.documents is not None:
@@ -112,7 +113,7 @@ def make_recheck(
     available = {token.id: token for token in vocabulary.available}
     # The pilots of a plan are random tokens.
     ordinary = [available[token_id] for token_id in plan.pilots if token_id not in excluded]
-    if len(ordinary) < 2:
+    if len(ordinary) < 2:  # one alone would have no variance
         raise InputError(
             f"of {len(plan.pilots)} random tokens to compare with, {len(ordinary)} would remain, because the "
             "others are sticky, to be repaired, or similar to such tokens, and at least two are needed: name "
@@ -188,10 +189,11 @@ def find_written_tokens(encoder: Encoder, tokens: Sequence[Token]) -> list[Token
     glued = [replace(token, joining=Joining.GLUED) for token in tokens]
     read_as_words = _count_copies_read(encoder, as_words)
     read_glued = _count_copies_read(encoder, glued)
-    return [
-        glued[index] if read_glued[index] > read_as_words[index] else as_words[index]
-        for index in range(len(tokens))
-    ]
+    written_tokens = []
+    for index in range(len(tokens)):
+        is_read_better_glued = read_glued[index] > read_as_words[index]
+        written_tokens.append(glued[index] if is_read_better_glued else as_words[index])
+    return written_tokens
 
 
 def _count_copies_read(encoder: Encoder, tokens: Sequence[Token]) -> list[int]:
@@ -293,10 +295,11 @@ class Recheck:
         split_ids = self._find_split_ids(copies)
         estimates, ordinary_contraction = self._estimate(copies, in_documents, split_ids)
         verdicts_by_rule = apply_rule(estimates, settings).verdicts
-        reaches_by_rule = _reach(estimates, settings)
+        reaches_by_rule = _compute_reaches(estimates, settings)
         tokens = {}
         reaches = {}
         for token_id in copies.ids:
+            # Rows are in ascending order of their ids.
             row = int(np.searchsorted(estimates.ids, token_id))
             verdict = verdicts_by_rule[row]
             reaches[token_id] = float(reaches_by_rule[row])
@@ -305,12 +308,10 @@ class Recheck:
                 document_row = int(np.searchsorted(in_documents.ids, token_id))
                 found = present(float(in_documents.found[document_row]))
                 if found is not None and token_id in split_ids:
-                    queries = int(in_documents.queries[document_row])
-                    hidden = bound_hidden_share(
-                        round(found * queries), queries, in_documents.found_without, settings.confidence
-                    )
-                    # `fmax` ignores a reach that is unknown, NaN.
+                    # What copies hide takes the place of the erased share, with its threshold.
+                    hidden = _bound_share_hidden_by(in_documents, document_row, settings.confidence)
                     hiding_reach = hidden / settings.smallest_erased
+                    # `fmax` ignores a reach that is unknown, NaN.
                     reaches[token_id] = float(np.fmax(reaches[token_id], hiding_reach))
                     if hidden >= settings.smallest_erased:
                         verdict = Verdict.STICKY
@@ -343,10 +344,15 @@ class Recheck:
         # token do, and therefore erase more, whatever the pieces are. So the erased share of such a token is
         # unknown and reaches no threshold.
         is_split = np.isin(measured.ids, list(split_ids))
+        erased_unless_split = Intervals(
+            value=np.where(is_split, np.nan, erased.value),
+            low=np.where(is_split, np.nan, erased.low),
+            high=np.where(is_split, np.nan, erased.high),
+        )
         documents_of_all = join_documents([self._ordinary_in_documents, in_documents])
         estimates = RuleInputs(
             ids=measured.ids,
-            erased=Intervals(*(np.where(is_split, np.nan, column) for column in erased)),
+            erased=erased_unless_split,
             push=push_of(measured.ids, documents_of_all),
             vector_deviation=deviations_of(measured.ids, self._vector_deviations),
             # All tokens are measured in all carriers, as a run does in its last round only.
@@ -367,6 +373,7 @@ class Recheck:
 
     @cached_property
     def _stage(self) -> ProfileStage:
+        """The stage that inserts copies as token ids into all carriers of the plan."""
         every_carrier = range(len(self.plan.carriers))
         settings = self.job.settings
         name = f"{self.name}: ids"
@@ -382,19 +389,24 @@ class Recheck:
     def _ordinary_in_documents(self) -> InDocuments | None:
         if self.ordinary_of is not None:
             return self.ordinary_of._ordinary_in_documents
-        few = _spread(self.ordinary_tokens, _ORDINARY_IN_DOCUMENTS)
-        return self._measure_documents(Copies(few, []), "ordinary tokens")
+        few = _pick_evenly(self.ordinary_tokens, _ORDINARY_IN_DOCUMENTS)
+        return self._measure_documents(Copies(as_ids=few, as_text=[]), "ordinary tokens")
 
     def _measure_documents(self, copies: Copies, which: str = "tokens") -> InDocuments | None:
+        """Measure copies in all documents; None if there are no documents.
+
+        ``which`` names the tokens in the progress display.
+        """
         panel = self._documents
         if panel is None:
             return None
         runner = self._make_runner()
-        written_panel = replace(panel, carriers=panel.texts)
+        # The documents of the panel are tokenized, as ids need them. Written copies need texts.
+        panel_of_texts = replace(panel, carriers=panel.texts)
         name = f"{self.name}: {which} in documents"
         results = [
             measure_in_all_documents(panel_of_tokens, runner, tokens, self.job.settings, name)
-            for panel_of_tokens, tokens in copies.pair_with(panel, written_panel)
+            for panel_of_tokens, tokens in copies.pair_with(for_ids=panel, for_text=panel_of_texts)
         ]
         return join_documents(results)
 
@@ -402,7 +414,7 @@ class Recheck:
     def _ordinary(self) -> RoundResults:
         if self.ordinary_of is not None:
             return self.ordinary_of._ordinary
-        return self._measure_in_carriers(Copies(list(self.ordinary_tokens), []))
+        return self._measure_in_carriers(Copies(as_ids=list(self.ordinary_tokens), as_text=[]))
 
     @cached_property
     def _vector_deviations(self) -> Mapping[int, float] | None:
@@ -414,23 +426,31 @@ class Recheck:
     def _measure_in_carriers(self, copies: Copies) -> RoundResults:
         runner = self._make_runner()
         ids_stage = self._stage
+        # The same carriers, but as texts.
         text_stage = replace(ids_stage, name=f"{self.name}: text", carriers=tuple(self.plan.carriers))
         results = [
             read_measurements(runner(stage, tokens))
-            for stage, tokens in copies.pair_with(ids_stage, text_stage)
+            for stage, tokens in copies.pair_with(for_ids=ids_stage, for_text=text_stage)
         ]
         return reduce(join_tokens, results)
 
 
-def _spread(tokens: Sequence[Token], count: int) -> list[Token]:
+def _bound_share_hidden_by(in_documents: InDocuments, row: int, confidence: float) -> float:
+    queries = int(in_documents.queries[row])
+    finding_queries = round(float(in_documents.found[row]) * queries)
+    return bound_hidden_share(finding_queries, queries, in_documents.found_without, confidence)
+
+
+def _pick_evenly(tokens: Sequence[Token], count: int) -> list[Token]:
     """Return some of the tokens. They are in the order of their ids, and low ids are often characters."""
     step = max(1, len(tokens) // count)
     return list(tokens[::step][:count])
 
 
-def _reach(estimates: RuleInputs, settings: ProfileSettings) -> Floats:
+def _compute_reaches(estimates: RuleInputs, settings: ProfileSettings) -> Floats:
     """Return the larger effect of each token as a multiple of its threshold: 1 just reaches it."""
     needed = thresholds(estimates.vector_deviation, settings)
+    # A token that does nothing has a reach of 0: it has the erased share 0, but the push `without_effect`.
     erased_reach = estimates.erased.value / needed[ERASED.key]
     push_reach = (estimates.push.value - PUSH.without_effect) / (needed[PUSH.key] - PUSH.without_effect)
     # `fmax` ignores the one that is unknown, NaN.

@@ -169,8 +169,9 @@ def require_empty_or_repair(out: Path) -> None:
     """Raise a RunError if the folder cannot be written, or contains something other than a repaired model."""
     store.require_writable(out)
     with reading(out, RunError):
-        taken = out.is_dir() and any(out.iterdir()) and not (out / REPAIR_FILE).is_file()
-    if taken:
+        holds_files = out.is_dir() and any(out.iterdir())
+        holds_repair = (out / REPAIR_FILE).is_file()
+    if holds_files and not holds_repair:
         raise RunError(f"{out} contains files but no repaired model: choose an empty or new folder")
 
 

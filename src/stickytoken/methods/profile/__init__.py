@@ -105,13 +105,13 @@ def identity_parts(job: Job[ProfileSettings]) -> dict[str, Any]:
     identity than one that an earlier version made without the part; all others keep theirs.
     """
     encoder = job.encoder
-    # Texts are drawn from all topics alike.
+    # This hash covers the topics of the texts, too: as many are drawn from each.
     parts: dict[str, Any] = {"corpus": corpus_fingerprint(job.sentences)}
     queries = identity_of_queries(encoder)
-    if queries is not None:
+    if queries is not None:  # encoded otherwise than documents, whose identity all runs have
         parts["queries"] = asdict(queries)
     if not job.sentences.bundled:
-        parts["carriers"] = "as long as those of the bundled corpus"
+        parts["carriers"] = "as long as those of the bundled corpus"  # once, they were the shortest
     similarity = similarity_of(encoder)
     if similarity is not Similarity.COSINE:
         parts["similarity"] = similarity.value  # it decides which tokens are measured in documents
@@ -134,7 +134,7 @@ def compute(
     tokens = token_table(measured, numbers, judged)
     judged_count = tokens["verdict"].count()
     cost = folder.total_cost()
-    random_tokens = _random_in_documents(measured, numbers)
+    random_tokens = _summarize_random_tokens(measured, numbers)
     return tokens, ProfileResultRecord(
         looked_at=judged_count,
         confirmed=int(tokens["confirmed"].sum()),
@@ -173,13 +173,17 @@ class RandomTokens:
     found: float | None
 
 
-def _random_in_documents(measured: MeasuredJob, numbers: TokenNumbers) -> RandomTokens:
+def _summarize_random_tokens(measured: MeasuredJob, numbers: TokenNumbers) -> RandomTokens:
+    """Return what copies of the pilots, which are random tokens, do in documents."""
     in_documents = measured.in_documents
-    if in_documents is None or not np.isin(in_documents.ids, measured.plan.pilots).any():
+    if in_documents is None:
         return RandomTokens(count=0, pushing=0, push=None, found=None)
     is_random = np.isin(in_documents.ids, measured.plan.pilots)
+    if not is_random.any():
+        return RandomTokens(count=0, pushing=0, push=None, found=None)
     of_random = numbers.measures_of(in_documents.ids[is_random])
     push_thresholds = thresholds(of_random.vector_deviation, measured.job.settings)[PUSH.key]
+    # The pilots that stand for the ordinary token: all of them only in a run over few tokens.
     is_ordinary = np.isin(in_documents.ids, ordinary_tokens(measured.job, measured.plan.pilots))
     # Where no document is a wrong result without copies, the push is unknown.
     known_pushes = in_documents.push.value[is_ordinary & ~np.isnan(in_documents.push.value)]
@@ -203,11 +207,11 @@ def token_vector_deviations(encoder: Encoder, vocabulary: Vocabulary) -> dict[in
         return None
     try:
         matrix = inspector_of(encoder).embedding_matrix()
-    except ModelError:
+    except ModelError:  # it gives no access to its states
         return None
     if matrix is None:
         return None
-    ids = [token.id for token in vocabulary.available if token.id < len(matrix)]
+    ids = [token.id for token in vocabulary.available if token.id < len(matrix)]  # others have no row
     deviations = vector_deviations(matrix[ids])
     if deviations is None:
         return None
@@ -241,12 +245,13 @@ def token_table(measured: MeasuredJob, numbers: TokenNumbers, judged: Judged) ->
     }
     types = {name: dtype for name, dtype in TOKEN_COLUMNS.items() if name in columns}
     table = pl.DataFrame(columns, schema_overrides=types).with_columns(pl.col(pl.Float64).fill_nan(None))
-    vocabulary = job.vocabulary.frame()
+    vocabulary = job.vocabulary.frame()  # has the other columns: what each token is
     table = table.join(vocabulary, on="token_id", how="left", validate="1:1", maintain_order="left")
     table = table.select(list(TOKEN_COLUMNS))
-    recognized_shares = _find_recognized_copies(measured)
-    if recognized_shares is not None:
+    recognized_shares = _find_recognized_shares(measured)
+    if recognized_shares is not None:  # a column only where copies were counted
         table = table.with_columns(pl.Series("copies_seen", recognized_shares))
+    # The pilots were measured, too, even if the job has only other tokens.
     table = table.filter(pl.col("token_id").is_in([token.id for token in job.tokens]))
     return pl.concat([table, _rows_of_unmeasured_tokens(job)], how="diagonal_relaxed").sort("token_id")
 
@@ -260,25 +265,29 @@ def _column_of_documents(measured: MeasuredJob, name: str) -> list[float | int |
     return [value_by_id.get(token_id) for token_id in measured.screened.ids.tolist()]
 
 
-def _find_recognized_copies(measured: MeasuredJob) -> Floats | None:
+def _find_recognized_shares(measured: MeasuredJob) -> Floats | None:
     """Return the share of each token's copies that the tokenizer reads as this token; None if not counted."""
     screened = measured.screened
     confirmed = measured.confirmed
     if screened.copies_seen is None or confirmed.copies_seen is None:
         return None
     cell_of_carrier = cells(measured.job.settings, len(measured.plan.carriers))
-    copies = np.array([cell.copies for cell in cell_of_carrier])
-    shares = _share_of_copies(screened.copies_seen, copies[measured.screening_carriers])
-    # The confirming carriers are all carriers except the screening carriers. A token may have been measured
-    # in the first of them only; then none of its copies is in the others.
-    copies_in_confirming = np.delete(copies, measured.screening_carriers)[: confirmed.contractions.shape[1]]
+    copies_of_carrier = np.array([cell.copies for cell in cell_of_carrier])
+    shares = _compute_recognized_shares(screened.copies_seen, copies_of_carrier[measured.screening_carriers])
+    # Confirmed tokens get the shares of the confirming carriers: all carriers except the screening carriers,
+    # or the first of these.
+    confirming_count = confirmed.contractions.shape[1]
+    copies_of_confirming = np.delete(copies_of_carrier, measured.screening_carriers)[:confirming_count]
+    # A token may have been measured in some of them only; then none of its copies is in the others.
     is_measured = ~np.isnan(confirmed.contractions)
     confirmed_rows = screened.rows_of(confirmed.ids)
-    shares[confirmed_rows] = _share_of_copies(confirmed.copies_seen, copies_in_confirming * is_measured)
+    shares[confirmed_rows] = _compute_recognized_shares(
+        confirmed.copies_seen, copies_of_confirming * is_measured
+    )
     return shares
 
 
-def _share_of_copies(recognized: NDArray[np.int64], inserted: NDArray[np.int64]) -> Floats:
+def _compute_recognized_shares(recognized: NDArray[np.int64], inserted: NDArray[np.int64]) -> Floats:
     """Return which share of the inserted copies is recognized, shape (T,).
 
     ``recognized`` has a number of copies for each token and carrier, shape (T, K). ``inserted`` has one for
@@ -297,6 +306,7 @@ def _rows_of_unmeasured_tokens(job: Job[ProfileSettings]) -> pl.DataFrame:
     reasons = [f"not judged: the tokenizer reads {share:.0%} of its copies as this entry" for share in shares]
     rows = pl.DataFrame(
         {"token_id": ids, "texts": 0, "confirmed": False, "reason": reasons, "copies_seen": shares},
+        # Types for a table without rows, too.
         schema_overrides={"token_id": pl.Int64, "reason": pl.String, "copies_seen": pl.Float64},
     )
     rows = job.vocabulary.frame().join(rows, on="token_id")
@@ -375,12 +385,13 @@ def probe(job: Job[ProfileSettings], progress: ProgressCallback) -> list[Profile
     numbers = estimates.estimate(measured)
     settings = job.settings
     table = token_table(measured, numbers, apply_rule(numbers.measures, settings))
-    rows = {row["token_id"]: row for row in table.to_dicts()}
+    row_by_id = {row["token_id"]: row for row in table.to_dicts()}
+    # The fields of the evidence that are columns; the others are the same for all tokens.
     columns = [field.name for field in fields(ProfileEvidence) if field.name in table.columns]
-    ordinary_push = _random_in_documents(measured, numbers).push
+    ordinary_push = _summarize_random_tokens(measured, numbers).push
     evidence = []
     for token in job.tokens:
-        row = rows[token.id]
+        row = row_by_id[token.id]
         evidence_of_token = ProfileEvidence(
             **{name: row[name] for name in columns},
             ordinary_push=ordinary_push,

@@ -83,7 +83,7 @@ def _headline(run: Run) -> str:
     result = run.result
     scope = f"among {result.looked_at:,}"
     if result.looked_at < run.available:
-        scope += " examined"
+        scope += " examined"  # rather than all
     if not result.sticky:
         return f"{run.model_title}: no sticky tokens {scope}"
     return f"{run.model_title}: {counted(result.sticky, 'sticky token')} {scope}"
@@ -105,10 +105,8 @@ def _describe_coverage(run: Run) -> list[str]:
     sentences = f"{measured} measured in {documents.source}; {ordinary}."
     others = result.looked_at - result.in_documents
     if others > 0:
-        sentences += (
-            f" Of {result.random_in_documents} random ones, {result.random_pushing or 'none'} "
-            f"{'pushes' if result.random_pushing <= 1 else 'push'} enough"
-        )
+        pushing = f"{result.random_pushing or 'none'} {'pushes' if result.random_pushing <= 1 else 'push'}"
+        sentences += f" Of {result.random_in_documents} random ones, {pushing} enough"
         if run.has_named_tokens:
             # The random ones come from the whole vocabulary, and tell nothing of tokens that somebody chose.
             sentences += f"; {others:,} others were not measured in documents."
@@ -147,10 +145,12 @@ def _notes(run: Run) -> list[str]:
 
 
 def _key_facts(run: Run, rule: RuleSettings) -> list[Fact]:
+    """Return the largest value of each measure, and whose it is."""
     facts = []
-    measured = run.tokens.filter(pl.col("confirmed") | pl.col("severity").is_not_null())
+    # The largest of the rough values of all other tokens would be one by chance.
+    measured_closely = run.tokens.filter(pl.col("confirmed") | pl.col("severity").is_not_null())
     for measure in MEASURES:
-        with_value = measured.drop_nulls(measure.key)
+        with_value = measured_closely.drop_nulls(measure.key)
         if with_value.is_empty():
             continue
         largest = with_value.sort(measure.key, "token_id", descending=[True, False]).row(0, named=True)

@@ -1,8 +1,9 @@
-"""Copies in documents: in how many times as many wrong results they are, and whether their queries find them.
+"""Copies in documents: how much they push documents, and whether queries still find them.
 
 A document with copies competes with all other documents of a collection, which have none. A result is wrong
-if the document doesn't answer the query. A run measures tokens in a few documents first, and then, as long as
-they may reach their threshold, in twice as many. A recheck measures its tokens in all documents.
+if the document doesn't answer the query, and the push is the number of wrong results with copies, divided by
+that without. A run measures tokens in a few documents first, and then, as long as they may reach their
+threshold, in twice as many. A recheck measures its tokens in all documents.
 """
 
 from __future__ import annotations
@@ -76,10 +77,10 @@ def choose_collection(job: Job[ProfileSettings]) -> Collection | None:
     corpus = job.sentences
     if corpus.bundled:
         bundled = bundled_collection()
-        as_tokenized = drop_indistinguishable(
-            collect_sentences(bundled.documents, bundled.source), job.encoder.tokenizer
-        )
-        if (as_tokenized.unknown or 0.0) <= LARGEST_UNKNOWN:
+        bundled_texts = collect_sentences(bundled.documents, bundled.source)
+        # None if the tokenizer does not say which characters it knows.
+        unknown_share = drop_indistinguishable(bundled_texts, job.encoder.tokenizer).unknown
+        if unknown_share is None or unknown_share <= LARGEST_UNKNOWN:
             return bundled
     joined = join_collection(corpus.texts, corpus.source, _MOST_DOCUMENTS)
     return joined if len(joined.documents) >= _LEAST_DOCUMENTS else None
@@ -99,7 +100,8 @@ def plan_documents(
         return None
     order = balanced(collection.kinds, len(collection.kinds), [job.settings.seed, _DOCUMENTS_KEY])
     allowed = [index for index in order if is_allowed is None or is_allowed(collection.documents[index])]
-    chosen = allowed[: DOCUMENT_COUNTS[-1]]
+    most_chosen = DOCUMENT_COUNTS[-1]
+    chosen = allowed[:most_chosen]
     indexed = None  # the documents to search; None for all
     # For a few tokens, encoding the whole collection would cost more than measuring them.
     if measures_few_tokens(job) and _LEAST_DOCUMENTS <= len(chosen) < len(collection.documents):
@@ -161,6 +163,7 @@ class DocumentPanel:
     @cached_property
     def limits(self) -> ResultLimits:
         """What each document must exceed, with or without copies, to be a result of each query."""
+        # A document competes with the others only: in a tiny collection, with fewer than `TOP`.
         top = min(TOP, len(self.search.documents) - 1)
         return ResultLimits(
             first=self.search.limits(self.places, self.depth),
@@ -199,17 +202,19 @@ class DocumentPanel:
         # Copies that are written may take more tokens than documents have room for. A search index truncates
         # such documents, too.
         rows = runner(stage, tokens, precision=precision, truncate=True).sort("token_id")
+        query_count, document_count = stage.limits.is_answer.shape
+        # Each row has one bit per query and document, eight to a byte. Those that fill up the last byte are
+        # cut off.
         packed = np.array(rows["wrong_results"].to_list(), dtype=np.uint8)
-        shape = stage.limits.is_answer.shape
-        bits = np.unpackbits(packed, axis=1, count=shape[0] * shape[1])
+        bits = np.unpackbits(packed, axis=1, count=query_count * document_count)
         return ResultsWithCopies(
             ids=rows["token_id"].to_numpy(),
-            wrong_results=bits.reshape(len(rows), *shape).astype(np.bool_),
+            wrong_results=bits.reshape(len(rows), query_count, document_count).astype(np.bool_),
             found=np.array(rows["found"].to_list(), dtype=np.bool_),
         )
 
 
-def _weigh_kinds(kinds: NDArray[np.str_]) -> NDArray[np.float64]:
+def _weigh_kinds_equally(kinds: NDArray[np.str_]) -> NDArray[np.float64]:
     _, kind_indices, sizes = np.unique(kinds, return_inverse=True, return_counts=True)
     return np.asarray(1 / sizes[kind_indices])
 
@@ -217,20 +222,25 @@ def _weigh_kinds(kinds: NDArray[np.str_]) -> NDArray[np.float64]:
 def encode_documents(
     job: Job[ProfileSettings], record: DocumentsRecord | None, runner: Runner
 ) -> DocumentPanel | None:
-    """Encode the collection of a plan; None if the plan has none."""
+    """Encode the collection of a plan; None if the plan has none.
+
+    A document is named by its index in the whole collection, or by its position among those that are
+    searched.
+    """
     collection = choose_collection(job)
     if record is None or collection is None:
         return None
-    # The documents that are searched, as indices in the collection, and the position of each among them.
-    indexed = record.indexed or list(range(len(collection.documents)))
+    indexed = record.indexed or list(range(len(collection.documents)))  # all, unless the plan lists some
     position_of = {document: position for position, document in enumerate(indexed)}
     encoder = require_words(job.encoder, "profile")
-    # Documents have room for copies that are written, whichever way copies are inserted.
+    # Copies that are written need most room. With it, documents are truncated alike, however copies are
+    # inserted.
     room = room_for(encoder, Insertion.TEXT, COPIES)
     indexed_texts = [collection.documents[document] for document in indexed]
     fitted = fit_texts(encoder, indexed_texts, room, Insertion.TEXT, collection.source)
     query_encoder = in_role(encoder, Role.QUERY)
-    queries = fit_texts(query_encoder, collection.queries, 0, Insertion.TEXT, collection.source)
+    no_room = 0  # queries receive no copies
+    queries = fit_texts(query_encoder, collection.queries, no_room, Insertion.TEXT, collection.source)
     query_texts = [query.text for query in queries]
     similarity = similarity_of(encoder)
     search = ExactSearch(
@@ -243,10 +253,11 @@ def encode_documents(
     receiving = [fitted[place] for place in places]
     # A query whose document isn't searched has no answer: no document has the position -1.
     answer_positions = np.array([position_of.get(document, -1) for document in collection.answers])
-    # All kinds of documents and of queries weigh the same.
     kinds = np.array(collection.kinds)
-    document_weights = _weigh_kinds(kinds[indexed][list(places)])
-    query_weights = _weigh_kinds(kinds[list(collection.answers)])
+    kinds_of_receiving = kinds[indexed][list(places)]
+    kinds_of_queries = kinds[list(collection.answers)]  # a query is of the kind of its document
+    document_weights = _weigh_kinds_equally(kinds_of_receiving)
+    query_weights = _weigh_kinds_equally(kinds_of_queries)
     return DocumentPanel(
         places=places,
         carriers=tuple(text.content if is_tokenized else text.text for text in receiving),
@@ -264,10 +275,12 @@ def _spread_evenly(places: Sequence[int], search: ExactSearch) -> tuple[int, ...
     Otherwise, what copies do to the first eight could differ much from what they do to 64.
     """
     by_similarity = sorted(places, key=lambda place: float(search.similarities[:, place].mean()))
-    # The van der Corput sequence: each power of two of its first terms is spread evenly over all positions.
+    # The van der Corput sequence counts 0, 1, 2 ... and reverses the binary digits of each number. Its first
+    # 2, 4, 8 ... terms are spread evenly over all positions.
     digits = max(1, (len(places) - 1).bit_length())
-    reversed_bits = [int(f"{index:0{digits}b}"[::-1], 2) for index in range(2**digits)]
-    return tuple(by_similarity[position] for position in reversed_bits if position < len(by_similarity))
+    sequence = [int(f"{number:0{digits}b}"[::-1], 2) for number in range(2**digits)]
+    # It goes up to a power of two, and so beyond the last document.
+    return tuple(by_similarity[position] for position in sequence if position < len(by_similarity))
 
 
 @dataclass(frozen=True)
@@ -293,7 +306,7 @@ class DocumentStage:
         return len(self.carriers)
 
     def probes(self, token: Token) -> Sequence[Probe]:
-        placements = cycle((Placement.PREFIX, Placement.SUFFIX))
+        placements = cycle((Placement.PREFIX, Placement.SUFFIX))  # endless, so `zip` is not strict
         return [
             with_copies(token, carrier, placement, COPIES)
             for carrier, placement in zip(self.carriers, placements, strict=False)
@@ -314,7 +327,7 @@ class InDocuments:
 
     Attributes:
         ids: token ids, ascending, shape (T,).
-        push: in how many times as many wrong results documents with copies are, shape (T,).
+        push: number of wrong results with copies, divided by that without, shape (T,).
         found: share of the queries that still find the document that answers them, shape (T,).
         queries: number of queries that the documents with copies of each token answer, shape (T,).
         documents: number of documents in which each token was measured, shape (T,).
@@ -342,6 +355,7 @@ def measure_in_all_documents(
     return InDocuments(
         ids=results.ids,
         push=_estimate_push(results.wrong_results, panel, settings),
+        # The documents may answer no query; then it is unknown how many find them.
         found=results.found.mean(axis=1) if query_count else np.full(token_count, np.nan),
         queries=np.full(token_count, query_count),
         documents=np.full(token_count, len(panel.places)),
@@ -352,16 +366,16 @@ def measure_in_all_documents(
 def _estimate_push(
     wrong_results: NDArray[np.bool_], panel: DocumentPanel, settings: ProfileSettings
 ) -> Intervals:
-    """Return the push of T tokens.
+    """Return the push of T tokens that were measured in the first n documents of the panel.
 
-    ``wrong_results`` says which of the M queries have which of the first n documents among their wrong
-    results, shape (T, M, n).
+    ``wrong_results`` says whether each document with copies is a wrong result of each of M queries, shape
+    (T, M, n).
     """
-    count = wrong_results.shape[2]
+    measured_count = wrong_results.shape[2]
     return push_ratios(
         wrong_results,
-        panel.is_wrong_result[:, :count],
-        panel.weights[:, :count],
+        panel.is_wrong_result[:, :measured_count],
+        panel.weights[:, :measured_count],
         settings.confidence,
         [settings.seed, _SAMPLES_KEY],
     )
@@ -371,7 +385,7 @@ class Look(NamedTuple):
     """What copies of a token do in the documents in which it has been measured so far.
 
     Attributes:
-        push: in how many times as many wrong results the documents with copies are.
+        push: number of wrong results with copies, divided by that without.
         found: for each query that one of the documents answers, 1 if it still finds this document, else 0.
         documents: number of these documents.
     """
@@ -407,22 +421,24 @@ def measure_in_documents(
             documents, because they are displayed.
         announcer: reports what is known of the tokens after every step.
     """
-    # What each token does in the documents so far, keyed by token id: for each step, which documents are
-    # wrong results of which queries, shape (queries, documents of the step); and for each query that a
-    # document answers, 1 if it still finds this document, else 0.
+    # What each token does in the documents so far, keyed by token id. First, for each step, whether each of
+    # its documents is a wrong result of each query, shape (queries, documents of the step).
     wrong_results: dict[int, list[NDArray[np.bool_]]] = {token.id: [] for token in tokens}
+    # Second, for each query that a document answers, 1 if it still finds this document, else 0.
     found: dict[int, list[int]] = {token.id: [] for token in tokens}
     looks: dict[int, Look] = {}
     remaining = list(tokens)
     done = 0  # number of documents in which the remaining tokens have been measured
-    counts = [count for count in DOCUMENT_COUNTS if count < len(panel.places)] + [len(panel.places)]
-    for count in counts:
-        stage_name = f"{label}-{count}"
-        results = panel.measure(runner, remaining, stage_name, done, count)
-        done = count
+    # The last step ends with the last document, however many there are.
+    ends_of_steps = [count for count in DOCUMENT_COUNTS if count < len(panel.places)] + [len(panel.places)]
+    for end in ends_of_steps:
+        stage_name = f"{label}-{end}"
+        results = panel.measure(runner, remaining, stage_name, start=done, stop=end)
+        done = end
         ids = results.ids.tolist()
+        found_in_step = results.found.astype(int).tolist()
         for token_id, is_wrong_result, is_found in zip(
-            ids, results.wrong_results, results.found.astype(int).tolist(), strict=True
+            ids, results.wrong_results, found_in_step, strict=True
         ):
             wrong_results[token_id].append(is_wrong_result)
             found[token_id] += is_found
@@ -455,17 +471,19 @@ def measure_in_documents(
 
 
 def _find_ids_that_may_push(looks: Mapping[int, Look], thresholds: Mapping[int, float]) -> set[int]:
-    """Return the tokens whose value reaches their threshold, and the best of those whose interval does.
+    """Return the ids of the tokens to measure in more documents.
 
-    This is sequential halving (Karnin et al. 2013, "Almost optimal exploration in multi-armed bandits"), but
-    no token is left out that reaches its threshold so far. So every look but the last can only drop tokens:
-    one that is dropped stays below its threshold, and a verdict of sticky rests on all documents.
+    They are those whose push reaches its threshold and, of those with the largest pushes, the ones whose
+    interval does. This is sequential halving (Karnin et al. 2013, "Almost optimal exploration in multi-armed
+    bandits"), but no token is left out that reaches its threshold so far. So every look but the last can only
+    drop tokens: one that is dropped stays below its threshold, and a verdict of sticky rests on all
+    documents.
     """
-    by_share = sorted(looks, key=lambda token_id: -looks[token_id].push.value / thresholds[token_id])
-    best = by_share[: math.ceil(_KEPT_SHARE * len(looks))]
-    # NaN counts as reaching: nothing is known yet.
+    largest_first = sorted(looks, key=lambda token_id: -looks[token_id].push.value / thresholds[token_id])
+    largest = largest_first[: math.ceil(_KEPT_SHARE * len(looks))]
+    # A push of NaN counts as reaching, because nothing is known yet; so the condition is not ``>=``.
     reaching = {token_id for token_id in looks if not looks[token_id].push.value < thresholds[token_id]}
-    possible = {token_id for token_id in best if looks[token_id].push.high >= thresholds[token_id]}
+    possible = {token_id for token_id in largest if looks[token_id].push.high >= thresholds[token_id]}
     return reaching | possible
 
 
@@ -492,10 +510,10 @@ def join_documents(of_tokens: Sequence[InDocuments | None]) -> InDocuments | Non
 
 
 def bound_hidden_share(found: int, queries: int, found_without: float, confidence: float) -> float:
-    """Return the share of the queries that copies of a token keep from their documents at least.
+    """Return the share of queries that surely lose their document to copies of a token.
 
-    It is 0.4 if the upper end of the interval of those that find them is 60% of those without copies. So the
-    copies act like ones that erase 40%.
+    It is 0.4 if, by the upper end of the interval, at most 60% of those that find it without copies still do.
+    So the copies act like ones that erase 40%.
 
     An erased share is relative to copies of the ordinary token, which hide documents a little, too. This
     share is relative to documents without copies, where there are no ordinary copies to compare with: special
@@ -597,11 +615,12 @@ def predict_push(effects: Effects, panel: DocumentPanel) -> NDArray[np.float64]:
 
     The similarity of the panel must be one of `PREDICTABLE`.
     """
-    lengths = np.linalg.norm(panel.search.documents[list(panel.places)], axis=1).astype(np.float32)
+    # All matrices have shape (M, n): M queries, and n documents that would receive copies.
     before = panel.similarities.astype(np.float32)
     limits = panel.limits.first.astype(np.float32)
     weights = np.where(panel.is_answer, 0.0, panel.weights).astype(np.float32)
     queries = panel.search.queries.astype(np.float32)
+    lengths = np.linalg.norm(panel.search.documents[list(panel.places)], axis=1).astype(np.float32)
     wrong_without = float((weights * (before > limits)).sum())
     if not wrong_without:  # there is nothing that copies could multiply
         return np.ones(len(effects.ids))
@@ -609,7 +628,7 @@ def predict_push(effects: Effects, panel: DocumentPanel) -> NDArray[np.float64]:
     for start in range(0, len(effects.ids), _BLOCK_ROWS):
         block = slice(start, start + _BLOCK_ROWS)
         pulls = effects.pull[block].astype(np.float32) @ queries.T  # shape (tokens, M)
-        kept = (1 - effects.contraction[block]).astype(np.float32)
-        after = kept[:, None, None] * before + pulls[:, :, None] * lengths
+        kept = (1 - effects.contraction[block]).astype(np.float32)  # shape (tokens,)
+        after = kept[:, None, None] * before + pulls[:, :, None] * lengths  # shape (tokens, M, n)
         predictions[block] = ((after > limits) * weights).sum(axis=(1, 2)) / wrong_without
     return predictions

@@ -90,7 +90,8 @@ def _read_matrix(table: pl.DataFrame, column: str) -> NDArray[Any]:
     """Return a column of lists of equal length as an array with one row per list."""
     # With a large vocabulary, lists of Python numbers would take a gigabyte.
     flat = table[column].explode().to_numpy(writable=True)
-    return flat.reshape(len(table), len(flat) // max(1, len(table)))
+    list_length = len(flat) // max(1, len(table))  # also without rows
+    return flat.reshape(len(table), list_length)
 
 
 def join_tokens(first: RoundResults, second: RoundResults) -> RoundResults:
@@ -114,16 +115,20 @@ def join_tokens(first: RoundResults, second: RoundResults) -> RoundResults:
 
 
 def add_carriers(first: RoundResults, more: RoundResults) -> RoundResults:
-    """Add the measurements of some of the tokens in further carriers."""
+    """Add the measurements of some of the tokens in further carriers, as further columns.
+
+    The other tokens have NaN and no copies there. ``effects`` remain those of the first carriers.
+    """
     rows = first.rows_of(more.ids)
-    contractions = np.full((len(first.ids), more.contractions.shape[1]), np.nan)
-    contractions[rows] = more.contractions
+    further_contractions = np.full((len(first.ids), more.contractions.shape[1]), np.nan)
+    further_contractions[rows] = more.contractions
+    contractions = np.hstack([first.contractions, further_contractions])
     copies_seen = None
     if first.copies_seen is not None and more.copies_seen is not None:
-        further_copies = np.zeros(contractions.shape, dtype=first.copies_seen.dtype)
+        further_copies = np.zeros(further_contractions.shape, dtype=first.copies_seen.dtype)
         further_copies[rows] = more.copies_seen
         copies_seen = np.hstack([first.copies_seen, further_copies])
-    return replace(first, contractions=np.hstack([first.contractions, contractions]), copies_seen=copies_seen)
+    return replace(first, contractions=contractions, copies_seen=copies_seen)
 
 
 @dataclass(frozen=True)
@@ -197,11 +202,12 @@ def estimate(measured: MeasuredJob) -> TokenNumbers:
     confidence = measured.job.settings.confidence
     pilots = np.array(measured.plan.pilots, dtype=np.int64)
     is_pilot = np.isin(confirmed.ids, pilots)
+    # Contractions minus the ordinary token's, and the ordinary token's own.
     in_confirming, ordinary_contraction = compare_with_ordinary(confirmed.contractions, is_pilot, confidence)
-    # Contractions minus the ordinary token's. Those from the screening carriers give way to better ones.
     beyond_ordinary_token = _estimate_from_screening(
         screened.contractions, screened.rows_of(pilots), in_confirming.value[is_pilot], confidence
     )
+    # The confirming carriers give better estimates, which replace those from the screening carriers.
     confirmed_rows = screened.rows_of(confirmed.ids)
     beyond_ordinary_token.value[confirmed_rows] = in_confirming.value
     beyond_ordinary_token.low[confirmed_rows] = in_confirming.low
@@ -209,7 +215,8 @@ def estimate(measured: MeasuredJob) -> TokenNumbers:
 
     is_confirmed = np.zeros(len(screened.ids), dtype=np.bool_)
     is_confirmed[confirmed_rows] = True
-    carrier_counts = np.full(len(screened.ids), screened.contractions.shape[1])
+    screening_count = screened.contractions.shape[1]
+    carrier_counts = np.full(len(screened.ids), screening_count)
     carrier_counts[confirmed_rows] = (~np.isnan(confirmed.contractions)).sum(axis=1)
     measures = RuleInputs(
         ids=screened.ids,
@@ -245,7 +252,7 @@ def as_erased_shares(beyond: Intervals, ordinary: float) -> Intervals:
         beyond: the contractions beyond the ordinary token's, k - k0.
         ordinary: contraction k0 of the ordinary token.
     """
-    left_by_ordinary = max(1 - ordinary, np.finfo(float).tiny)
+    left_by_ordinary = max(1 - ordinary, np.finfo(float).tiny)  # ordinary copies may erase everything
     return beyond.divided_by(left_by_ordinary)
 
 
@@ -285,17 +292,24 @@ def _estimate_from_screening(
     all tokens: the root mean square difference, over the pilots, between the scaled mean and the estimate
     from the confirming carriers.
 
+    Args:
+        values: effect of each token in each screening carrier, shape (T, K).
+        pilot_rows: rows of the pilots in ``values``.
+        confirmed_pilots: effects of the pilots beyond the ordinary token's, from the confirming carriers.
+        confidence: coverage of the two-sided intervals.
+
     Returns:
         The effects relative to the ordinary token, with intervals.
     """
     means = values.mean(axis=1)
     beyond_median = means - float(np.median(means[pilot_rows]))
-    spread = float(beyond_median[pilot_rows].std())
-    if spread > 0:
-        beyond_median *= float(confirmed_pilots.std()) / spread
-    differences = beyond_median[pilot_rows] - confirmed_pilots
-    error = float(np.sqrt(np.mean(differences**2)))
-    half_width = float(scipy.special.ndtri((1 + confidence) / 2)) * error
+    spread_of_pilots = float(beyond_median[pilot_rows].std())
+    if spread_of_pilots > 0:
+        beyond_median *= float(confirmed_pilots.std()) / spread_of_pilots
+    errors_of_pilots = beyond_median[pilot_rows] - confirmed_pilots
+    standard_error = float(np.sqrt(np.mean(errors_of_pilots**2)))
+    normal_quantile = float(scipy.special.ndtri((1 + confidence) / 2))
+    half_width = normal_quantile * standard_error
     return Intervals(
         value=beyond_median,
         low=beyond_median - half_width,
@@ -334,7 +348,8 @@ def write_effects(folder: ResultFolder, screened: RoundResults, most_bytes: int 
     `AXES_FILE` contains the axes, and the column ``pull`` contains the coordinates of each pull on the axes.
     """
     pull = screened.effects.pull
-    most_axes = max(1, most_bytes // (np.dtype(np.float16).itemsize * len(pull)))
+    bytes_per_axis = np.dtype(np.float16).itemsize * len(pull)
+    most_axes = max(1, most_bytes // bytes_per_axis)
     if most_axes < pull.shape[1]:
         axes = _main_axes(pull, most_axes)
         folder.write_table(AXES_FILE, pl.DataFrame({"axis": axes}))
@@ -359,7 +374,7 @@ def _main_axes(vectors: NDArray[Any], count: int) -> NDArray[np.float32]:
         block_float32 = block.astype(np.float32)
         products += block_float32.T @ block_float32
     _, axes = np.linalg.eigh(products)  # one axis per column, in ascending order of its eigenvalue
-    main_axes = axes[:, ::-1][:, :count]
+    main_axes = axes[:, ::-1][:, :count]  # the largest eigenvalues first
     return np.ascontiguousarray(main_axes.T, dtype=np.float32)
 
 

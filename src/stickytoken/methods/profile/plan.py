@@ -82,7 +82,7 @@ def tokens_per_batch(job: Job[ProfileSettings]) -> int:
 
 
 def suspects_needed(job: Job[ProfileSettings]) -> int:
-    """Return how many tokens to measure in documents because they erase most, and because they may push."""
+    """Return how many tokens to measure in documents because they erase most, and as many that may push."""
     return _scale_count(job, _MOST_SUSPECTS, _LEAST_SUSPECTS, _TOKENS_PER_SUSPECT)
 
 
@@ -127,13 +127,14 @@ def most_texts_to_confirm(settings: ProfileSettings, token_count: int) -> int:
     Tokens with unusual vectors are measured in documents too. They aren't counted, because whoever pays for
     texts has no vectors.
     """
-    confirming = min(token_count, tokens_to_confirm(settings, token_count)) * settings.confirming_texts
-    if token_count < documents.FEW_TOKENS:  # the pilots may be measured in further carriers
-        confirming += PILOT_TOKENS * settings.confirming_texts // 2
+    confirming_texts = min(token_count, tokens_to_confirm(settings, token_count)) * settings.confirming_texts
+    if token_count < documents.FEW_TOKENS:  # the pilots may be measured in the later half of the carriers
+        confirming_texts += PILOT_TOKENS * settings.confirming_texts // 2
     suspects = token_count
     if settings.documents is not Measuring.ALL and token_count > PILOT_TOKENS:
-        suspects = min(token_count, 2 * _MOST_SUSPECTS)
-    return confirming + (PILOT_TOKENS + suspects) * documents.DOCUMENT_COUNTS[-1]
+        suspects = min(token_count, 2 * _MOST_SUSPECTS)  # those that erase most, and those that may push most
+    most_documents = documents.DOCUMENT_COUNTS[-1]
+    return confirming_texts + (PILOT_TOKENS + suspects) * most_documents
 
 
 def choose_texts(
@@ -171,6 +172,8 @@ def choose_texts(
                 f"the run has used all {len(corpus)} sentences of {corpus.source}, but others are needed: "
                 "pass other sentences (--sentences)"
             )
+    # With the bundled corpus, carriers are its shortest texts. Others are as long as these, so that the
+    # thresholds mean the same.
     length = None if corpus.bundled else texts.length_of_bundled_carriers(encoder, settings, needed)
     return ProfilePlanRecord(
         carriers=texts.choose_carriers(encoder, settings, groups, needed, corpus.source, length),

@@ -100,7 +100,8 @@ def make_plan(job: Job[ProfileSettings], runner: Runner) -> ProfilePlanRecord:
     del runner  # no token is measured yet
     plan = choose_texts(job)
     vectors = unit_vectors(job.encoder.encode(plan.carriers))
-    similarities = (vectors @ vectors.T)[~np.eye(len(vectors), dtype=np.bool_)]
+    are_different = ~np.eye(len(vectors), dtype=np.bool_)  # all pairs of carriers but those on the diagonal
+    similarities = (vectors @ vectors.T)[are_different]
     if similarities.std() < _NO_VARIATION:
         raise InputError(
             f"{job.encoder.name} gives all sentences of {job.sentences.source} the same similarity "
@@ -118,11 +119,13 @@ def _measure_special_tokens(
     The progress of the runner shows those that push or hide documents as soon as this is known.
     """
     special = special_tokens(job.vocabulary, job.encoder.tokenizer)
+    # Without those whose copies the tokenizer reads as other entries.
     special_ids = {token.id for token in special} - set(job.vocabulary.unspelled)
     tokens = [token for token in job.tokens if token.id in special_ids]
     if not tokens:
         return None
-    # Any of them may have an unusual vector.
+    # Any of them may have an unusual vector, so the lower threshold (that of an infinite deviation) decides
+    # which are measured further.
     lowered = float(thresholds(np.inf, job.settings)[PUSH.key])
     announcer = Announcer(tokens, job.settings, panel, runner.progress)
     in_documents = measure_in_documents(
@@ -209,12 +212,13 @@ def _measure_in_carriers(
         rows = runner(stage, tokens_of_stage, precision=precision, carrier_texts=stage.carrier_texts)
         return read_corrected_measurements(rows, stage, job.encoder)
 
+    # Carriers are named by their indices in the plan. There are others only in a run over few tokens.
     first_carriers = list(range(carriers_at_first(job)))
     other_carriers = list(range(len(first_carriers), len(plan.carriers)))
     pilots = measure(first_carriers, pilot_ids, Round.PILOT)
     screening_carriers = _choose_screening_carriers(job, plan, pilots)
     confirming_carriers = [carrier for carrier in first_carriers if carrier not in screening_carriers]
-    screened_ids = np.union1d(job_ids, pilot_ids)
+    screened_ids = np.union1d(job_ids, pilot_ids)  # all tokens
     screened = measure(screening_carriers, screened_ids, Round.SCREEN, job.settings.screen_precision)
     measured = MeasuredJob(
         job=job,
@@ -240,7 +244,7 @@ def _measure_in_carriers(
             measure_batch,
             first_ids=sorted(special_ids),
         )
-    elif len(unconfirmed_ids):
+    elif len(unconfirmed_ids):  # there may be none but the pilots
         confirmed = measure_batch(unconfirmed_ids, confirming_stage(batch=1))
         measured = replace(measured, confirmed=join_tokens(measured.confirmed, confirmed))
     # A token that may reach its threshold is also measured in the other carriers, and judged by all of them
@@ -249,7 +253,7 @@ def _measure_in_carriers(
     measures = estimate(measured).measures_of(job_ids)
     may_reach = measures.confirmed & verdict.may_erase_enough(measures, job.settings)
     if other_carriers and may_reach.any():
-        further_ids = np.union1d(job_ids[may_reach], pilot_ids)
+        further_ids = np.union1d(job_ids[may_reach], pilot_ids)  # the pilots are what they are compared with
         further = measure(other_carriers, further_ids, f"{Round.CONFIRM}-further")
         measured = replace(measured, confirmed=add_carriers(measured.confirmed, further))
     return measured
@@ -258,16 +262,17 @@ def _measure_in_carriers(
 def _choose_screening_carriers(
     job: Job[ProfileSettings], plan: ProfilePlanRecord, pilots: RoundResults
 ) -> list[int]:
+    """Return the plan indices of the few carriers that represent all, by what copies of the pilots do."""
     count = job.settings.screening_texts
     measured_count = pilots.contractions.shape[1]  # a small run measures pilots in the first carriers only
     carriers = plan.carriers[:measured_count]
     # The length includes the copies, whose number differs between carriers.
-    carrier_lengths = [len(ids) for ids in job.encoder.content_ids(carriers)]
+    lengths_without_copies = [len(ids) for ids in job.encoder.content_ids(carriers)]
     copies = [cell.copies for cell in cells(job.settings, len(carriers))]
-    lengths = np.array(carrier_lengths) + np.array(copies)
+    lengths = np.array(lengths_without_copies) + np.array(copies)
     ordinary_contractions = np.median(pilots.contractions, axis=0)
     candidate_count = max(count, int(_SCREENING_CANDIDATE_SHARE * len(carriers)))
-    # Those that ordinary copies contract least: the effects of other tokens stand out in them.
+    # Those that ordinary copies erase least: the effects of other tokens stand out in them.
     candidates = np.argsort(ordinary_contractions, kind="stable")[:candidate_count]
     return texts.representative_carriers(pilots.contractions, lengths, candidates, count)
 
@@ -336,12 +341,14 @@ def _measure_suspects(
     measures = estimate(measured).measures_of(job_ids)
     verdicts = verdict.apply_rule(measures, job.settings).verdicts
     # These measures have no push, so a token that is sticky by them is so because it erases.
-    erasing_ids = job_ids[[token_verdict == "sticky" for token_verdict in verdicts]].tolist()
+    is_erasing = [token_verdict == "sticky" for token_verdict in verdicts]
+    erasing_ids = job_ids[is_erasing].tolist()
     suspect_ids = _choose_suspects(measured, panel, measure_all=measure_all).union(erasing_ids)
     # A query finds its document or not. So how many queries fail because of an erasing token shows only in
     # many documents.
     ids_in_all = set(erasing_ids)
     displayed_count = 0
+    # A run over few tokens spends its texts on those that may be sticky.
     if not documents.measures_few_tokens(job):
         # Other tokens are compared with the ordinary ones, which are therefore measured as closely as any.
         ids_in_all |= set(ordinary_tokens(job, measured.plan.pilots))
@@ -373,12 +380,13 @@ def _choose_suspects(measured: MeasuredJob, panel: DocumentPanel, *, measure_all
     settings = job.settings
     ids = np.unique(_list_judged_ids(job))
     random_ids = set(measured.plan.pilots)
-    most_tokens_in_full = len(random_ids) if job.sampled else _NAMED_IN_DOCUMENTS
-    if measure_all or settings.documents is Measuring.ALL or len(ids) <= most_tokens_in_full:
+    most_to_measure_all = len(random_ids) if job.sampled else _NAMED_IN_DOCUMENTS
+    if measure_all or settings.documents is Measuring.ALL or len(ids) <= most_to_measure_all:
         return random_ids.union(ids.tolist())
     measures = estimate(measured).measures_of(ids)
     count = suspects_needed(job)
-    suspects = set(ids[measures.vector_deviation >= settings.unusual].tolist())
+    is_unusual = measures.vector_deviation >= settings.unusual  # false if the deviation is NaN
+    suspects = set(ids[is_unusual].tolist())
     suspects |= set(verdict.ids_of_largest(ids, measures.erased.value, count))
     if panel.search.similarity in documents.PREDICTABLE:
         screened = measured.screened
@@ -430,13 +438,11 @@ class ProfileStage:
         if cell.placement is not Placement.RANDOM:
             return ()
         generator = np.random.default_rng([self.seed, token.id, carrier_index])
+        draw_up_to = partial(generator.integers, endpoint=True)  # from 0 to its argument, both included
+        # A carrier is a text only if copies are written into it.
         insertion = Insertion.WORDS if isinstance(carrier, str) else Insertion.IDS
-        return draw_path(
-            partial(generator.integers, endpoint=True),
-            probes.word_count(carrier),
-            cell.copies,
-            probes.words_added(token, insertion),
-        )
+        words_per_copy = probes.words_added(token, insertion)
+        return draw_path(draw_up_to, probes.word_count(carrier), cell.copies, words_per_copy)
 
     def measure_all(
         self, tokens: Sequence[Token], vectors: NDArray[np.float32]
@@ -452,9 +458,10 @@ class ProfileStage:
             copies erase; ``contraction`` (a number) and ``pull`` (a vector) are fitted to all carriers
             together; see `stickytoken.methods.statistics.Effects`.
         """
+        # In shape (T, K, d).
         with_copies = unit_vectors(vectors).reshape(len(tokens), len(self.carriers), -1)
         contraction, pull = fit_effects(self.without_copies, with_copies)
-        pulls = pull.astype(np.float16)
+        pulls = pull.astype(np.float16)  # vectors of all tokens take most of the space in a run folder
         contractions = carrier_contractions(self.without_copies, with_copies).astype(np.float32)
         return [
             {
@@ -490,6 +497,7 @@ def round_stage(
         encoder_of_stage = require_ids(encoder, f"screening in {precision}").at(precision)
     cell_of_carrier = cells(settings, len(plan.carriers))
     carrier_texts: tuple[str, ...] = ()
+    # Only the model's own tokenizer can tell how many copies it reads; one of candidates is a stand-in.
     if settings.inserted_as is Insertion.WORDS and not isinstance(encoder.tokenizer, CandidateTokenizer):
         carrier_texts = tuple(carriers)
     return ProfileStage(
@@ -520,12 +528,17 @@ def read_corrected_measurements(rows: pl.DataFrame, stage: ProfileStage, encoder
     lengths = np.array([len(ids) for ids in encoder.content_ids(stage.carrier_texts)], dtype=np.float64)
 
     def share_of_text(copies: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the share m / (m + L) of a text for the number of copies m in each carrier."""
+        """Return the share m / (m + L) of a text for the number of copies m in each carrier.
+
+        Both may be 0: a carrier may have no tokens.
+        """
         return np.asarray(copies / np.maximum(copies + lengths, 1.0))
 
     planned_share = share_of_text(planned_copies)
-    actual_share = share_of_text(np.minimum(measured.copies_seen, planned_copies))
-    ratios = planned_share / np.maximum(actual_share, np.finfo(float).tiny)
+    recognized_copies = np.minimum(measured.copies_seen, planned_copies)  # shape (T, K)
+    actual_share = share_of_text(recognized_copies)
+    smallest_share = np.finfo(float).tiny  # no copy may have been recognized
+    ratios = planned_share / np.maximum(actual_share, smallest_share)
     factors = np.clip(ratios, 1.0, _LARGEST_FACTOR)  # shape (T, K)
     # ``measured.effects`` are fitted to all carriers together, so they are multiplied by the mean factor.
     mean_factors = factors.mean(axis=1)

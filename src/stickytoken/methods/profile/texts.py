@@ -53,15 +53,23 @@ def group_texts(encoder: Encoder, corpus: Sentences) -> list[TextGroup]:
     The bundled corpus of everyday sentences is joined by the bundled kinds of text, if the tokenizer can read
     them: if it knows all but `LARGEST_UNKNOWN` of their characters. Another corpus is divided by its topics.
     """
-    topics: dict[str, list[str]] = {}
+    texts_by_topic: dict[str, list[str]] = {}
     if corpus.bundled:
-        kinds = drop_indistinguishable(text_kinds(), encoder.tokenizer)
-        if (kinds.unknown or 0.0) <= LARGEST_UNKNOWN:
-            topics["everyday"] = list(corpus.texts)
-            corpus = kinds
-    for text, topic in zip(corpus.texts, corpus.topics or ("corpus",) * len(corpus), strict=True):
-        topics.setdefault(topic, []).append(text)
-    return [TextGroup(name, topics[name]) for name in sorted(topics)]
+        kinds = _find_readable_kinds(encoder)
+        if kinds is not None:
+            texts_by_topic["everyday"] = list(corpus.texts)
+            corpus = kinds  # its topics are the kinds
+    topics = corpus.topics or ("corpus",) * len(corpus)  # one topic if it has none
+    for text, topic in zip(corpus.texts, topics, strict=True):
+        texts_by_topic.setdefault(topic, []).append(text)
+    return [TextGroup(topic, texts_by_topic[topic]) for topic in sorted(texts_by_topic)]
+
+
+def _find_readable_kinds(encoder: Encoder) -> Sentences | None:
+    """Return the bundled kinds of text; None if the tokenizer does not know enough of their characters."""
+    kinds = drop_indistinguishable(text_kinds(), encoder.tokenizer)
+    unknown_share = kinds.unknown or 0.0  # None if the tokenizer does not say which characters it knows
+    return kinds if unknown_share <= LARGEST_UNKNOWN else None
 
 
 def length_of_bundled_carriers(encoder: Encoder, settings: ProfileSettings, needed: int) -> float | None:
@@ -71,14 +79,13 @@ def length_of_bundled_carriers(encoder: Encoder, settings: ProfileSettings, need
     thresholds mean the same in other texts only if these are as long. The result is None if the model
     cannot read the bundled texts, or too few of them.
     """
-    kinds = drop_indistinguishable(text_kinds(), encoder.tokenizer)
-    if (kinds.unknown or 0.0) > LARGEST_UNKNOWN:
+    if _find_readable_kinds(encoder) is None:
         return None
     corpus = bundled_sentences()
     groups = group_texts(encoder, corpus)
     try:
         carriers = choose_carriers(encoder, settings, groups, needed, corpus.source)
-    except InputError:
+    except InputError:  # too few of them leave room for copies
         return None
     return float(np.mean([len(ids) for ids in encoder.content_ids(carriers)]))
 
@@ -111,14 +118,16 @@ def choose_carriers(
         InputError: The groups have fewer short texts than ``needed``.
     """
     most_of_group = _most_of_group([len(group.texts) for group in groups], needed)
+    wanted_length = length or 0.0  # the shortest texts are those nearest to 0 tokens
     pool: list[str] = []
     group_names: list[str] = []  # name of the group of each text in the pool
     for group in groups:
-        short_texts = _short_texts_of_group(encoder, settings, group, most_of_group, length or 0.0)
+        short_texts = _short_texts_of_group(encoder, settings, group, most_of_group, wanted_length)
         pool += short_texts
         group_names += [group.name] * len(short_texts)
     # Without a limit, `balanced` returns the indices of all texts in the pool, one from each group in turn.
     order = balanced(group_names, len(pool), seed=[settings.seed, _CARRIERS_KEY])
+    # Texts of different groups may differ only in their final punctuation.
     carriers = list(dict.fromkeys(open_ended(pool[index]) for index in order))[:needed]
     if len(carriers) < needed:
         limit = encoder.max_length
@@ -133,14 +142,14 @@ def choose_carriers(
 def _short_texts_of_group(
     encoder: Encoder, settings: ProfileSettings, group: TextGroup, most: int, length: float
 ) -> list[str]:
-    """Return at most so many texts of a group that leave room for copies, those nearest to a length first.
+    """Return at most ``most`` texts of a group that leave room for copies, those nearest to ``length`` first.
 
     Long texts are shortened to their first sentence. Of several texts that differ only in their final
     punctuation, one is returned. Texts that a server returns no vector for are left out.
     """
     drawn_count = _DRAWN_PER_TEXT * most + _DRAWN_MORE
     order = np.random.default_rng([settings.seed, _CARRIERS_KEY]).permutation(len(group.texts))
-    short_texts = _first_sentences(encoder, [group.texts[index] for index in order[:drawn_count]])
+    short_texts = _shorten_to_first_sentences(encoder, [group.texts[index] for index in order[:drawn_count]])
     ids_of_text = dict(zip(short_texts, encoder.content_ids(short_texts), strict=True))
     room = room_for(encoder, settings.inserted_as, max(settings.copies))
     fitting = [text for text in short_texts if has_room(encoder, ids_of_text[text], room)]
@@ -162,16 +171,19 @@ def _most_of_group(sizes: Sequence[int], needed: int) -> int:
     ``sizes`` has the number of texts in each group.
     """
     most = math.ceil(needed / len(sizes))
+    # Where a group has fewer texts, the others contribute more.
     while most < max(sizes) and sum(min(size, most) for size in sizes) < needed:
         most += 1
     return most
 
 
-def _first_sentences(encoder: Encoder, texts: Sequence[str]) -> list[str]:
+def _shorten_to_first_sentences(encoder: Encoder, texts: Sequence[str]) -> list[str]:
+    """Return the texts, the long ones shortened, without repetitions. A text that is one sentence is kept."""
     short_texts = []
     for text, ids in zip(texts, encoder.content_ids(texts), strict=True):
-        sentence = _FIRST_SENTENCE.match(text) if len(ids) > _SENTENCE_TOKENS else None
-        short_texts.append(sentence.group() if sentence else text)
+        is_long = len(ids) > _SENTENCE_TOKENS
+        first_sentence = _FIRST_SENTENCE.match(text) if is_long else None
+        short_texts.append(first_sentence.group() if first_sentence else text)
     return list(dict.fromkeys(short_texts))
 
 
@@ -195,21 +207,23 @@ def representative_carriers(
     Returns:
         Indices of the chosen carriers, in ascending order.
     """
-    centred = effects - effects.mean(axis=0)
-    target = centred.mean(axis=1)  # shape (T,)
+    centred = effects - effects.mean(axis=0)  # in each carrier, the mean over the tokens is 0
+    target = centred.mean(axis=1)  # mean effects over all carriers, shape (T,)
     chosen: list[int] = []
     for _ in range(count):
         remaining = np.setdiff1d(candidates, chosen)
-        # A sum over carriers has the same correlation as the mean, so no division is needed.
+        # Of the chosen carriers and one of the remaining, shape (T, remaining). A sum over carriers has the
+        # same correlation as the mean, so no division is needed.
         sums = centred[:, chosen].sum(axis=1, keepdims=True) + centred[:, remaining]
         products = target @ sums
         norms = np.sqrt((sums**2).sum(axis=0) * (target**2).sum())
         agreement = np.divide(products, norms, out=np.zeros_like(products), where=norms > 0)
-        best = agreement.max()
+        largest = agreement.max()
         # The standard error of a correlation r over T tokens is about (1 - r^2) / sqrt(T - 1).
-        standard_error = (1 - best**2) / np.sqrt(max(1, len(effects) - 1))
-        good_enough = np.flatnonzero(agreement >= best - standard_error)
-        # If several carriers are equally short, the one that agrees best is chosen.
-        order = np.lexsort((-agreement[good_enough], lengths[remaining[good_enough]]))
-        chosen.append(int(remaining[good_enough[order[0]]]))
+        standard_error = (1 - largest**2) / np.sqrt(max(1, len(effects) - 1))
+        is_good_enough = agreement >= largest - standard_error
+        good_enough = remaining[is_good_enough]
+        # `lexsort` sorts by its last key first. Of equally short carriers, the one that agrees best wins.
+        order = np.lexsort((-agreement[is_good_enough], lengths[good_enough]))
+        chosen.append(int(good_enough[order[0]]))
     return sorted(chosen)

@@ -31,8 +31,8 @@ class RuleInputs(NamedTuple):
         ids: token ids, shape (T,).
         erased: how much less of a text's meaning copies of the token leave than copies of an ordinary token
             do. It is 0.5 if copies of the token leave half as much.
-        push: in how many times as many wrong results documents with copies are; NaN for a token that was not
-            measured in documents.
+        push: number of wrong results that documents with copies are, divided by that without copies; NaN for
+            a token that was not measured in documents.
         vector_deviation: how unusual the token vector is (see `stickytoken.token_vectors.vector_deviations`),
             in median absolute deviations above the median, shape (T,); NaN if the vector cannot be compared.
         confirmed: whether the erased share was measured closely, in the confirming carriers, shape (T,).
@@ -64,15 +64,20 @@ def apply_rule(tokens: RuleInputs, settings: ProfileSettings) -> Judged:
     and the largest of many rough values are partly due to chance.
     """
     needed = thresholds(tokens.vector_deviation, settings)
-    reaches_erased = tokens.confirmed & (tokens.erased.low >= needed[ERASED.key])
-    reaches_push = tokens.push.low >= needed[PUSH.key]  # false if the push is NaN
+    # Where it was not measured closely, an erased share counts for nothing.
+    erased_low = np.where(tokens.confirmed, tokens.erased.low, -np.inf)
+    push_low = tokens.push.low  # NaN without documents, which reaches nothing
+    reaches_erased = erased_low >= needed[ERASED.key]
+    reaches_push = push_low >= needed[PUSH.key]
     is_sticky = reaches_erased | reaches_push
 
-    erased_low = np.where(tokens.confirmed, tokens.erased.low, -np.inf)
-    is_serious = (erased_low >= settings.smallest_erased) | (tokens.push.low >= settings.smallest_push)
+    # The severity depends on the full thresholds, also for tokens with lower ones.
+    is_serious = (erased_low >= settings.smallest_erased) | (push_low >= settings.smallest_push)
+    # A user may set thresholds above the usual values of a severe token.
     severe_erased = max(ERASED.severe, settings.smallest_erased)
     severe_push = max(PUSH.severe, settings.smallest_push)
-    is_severe = (erased_low >= severe_erased) | (tokens.push.low >= severe_push)
+    is_severe = (erased_low >= severe_erased) | (push_low >= severe_push)
+    # The first that is true counts.
     severity_names = np.select([is_severe, is_serious], [Severity.SEVERE, Severity.SERIOUS], Severity.MILD)
 
     verdicts: list[Verdict] = []
@@ -107,8 +112,9 @@ def order_to_confirm(
     """
     first = [token_id for token_id in first_ids if token_id in screened.ids]
     most_erasing = ids_of_largest(screened.ids, screened.erased.value, DISPLAYED)
-    by_ratio = ids_of_largest(screened.ids, _threshold_ratios(screened, settings), len(screened.ids))
-    return np.array(list(dict.fromkeys(first + most_erasing + by_ratio)), dtype=np.int64)
+    all_by_ratio = ids_of_largest(screened.ids, _threshold_ratios(screened, settings), len(screened.ids))
+    without_repeats = dict.fromkeys(first + most_erasing + all_by_ratio)
+    return np.array(list(without_repeats), dtype=np.int64)
 
 
 def may_erase_enough(tokens: RuleInputs, settings: ProfileSettings) -> NDArray[np.bool_]:

@@ -140,17 +140,18 @@ def compute(
     settings = job.settings
     stage = validation.validation_stage(job.encoder, settings, plan)
     pairs = scoring.scoring_pairs(job.encoder, settings, plan)
-    candidate_texts = math.ceil(settings.candidate_share * len(job.tokens)) * stage.probes_per_token
+    expected_candidates = math.ceil(settings.candidate_share * len(job.tokens))
+    expected_validation_texts = expected_candidates * stage.probes_per_token
     counted = CountedRunner(
         runner,
         folder,
         truncate=truncates(job.encoder, settings.inserted_as),
-        expected=scoring.expected_texts(pairs, len(job.tokens)) + candidate_texts,
+        expected=scoring.expected_texts(pairs, len(job.tokens)) + expected_validation_texts,
     )
-    scores = scoring.score_tokens(job, pairs, counted, candidate_texts)
+    scores = scoring.score_tokens(job, pairs, counted, expected_validation_texts)
 
-    # Choose the tokens with the best cosine scores as candidates. A token without an exact score is
-    # represented by its upper bound, which is below the threshold.
+    # Choose the tokens with the best cosine scores as candidates. A token without an exact score has an upper
+    # bound, which is below the threshold: its score was not computed, because it cannot be a candidate.
     known_scores = scores["score_cosine"].fill_null(scores["score_at_most"])
     threshold = candidate_threshold(known_scores.to_numpy(), settings.candidate_share)
     best = scores.filter(pl.col("score_cosine") >= threshold)
@@ -160,7 +161,8 @@ def compute(
         # Place the copies at the same random places as the published runs, which drew the places in the
         # order in which they validated the candidates.
         by_id = {token.id: token for token in candidates}
-        order = validation_order(dict(best.select("token_id", "score_cosine").iter_rows()))
+        score_of_candidate = dict(best.select("token_id", "score_cosine").iter_rows())
+        order = validation_order(score_of_candidate)
         candidates_in_order = [by_id[token_id] for token_id in order]
         paths = validation.published_paths(
             job.encoder, settings, plan, job.vocabulary.available, candidates_in_order
@@ -197,18 +199,16 @@ def _make_token_table(
         are null.
     """
     rates = validations.select("token_id", "lift", *_RATES).rename(_RATES)
+    is_validated = pl.col("validation_rate").is_not_null()
+    is_outlier = pl.col("validation_rate") > outlier_bound
+    verdict = pl.when(is_outlier).then(pl.lit("sticky")).otherwise(pl.lit("benign"))
     return (
+        # Only the scores of randomly drawn tokens are unbiased: of the others, the worst have no exact score.
         scores.with_columns(sampled_score=pl.when("sampled").then("score_cosine"))
         .rename(_SCORES)
         .join(vocabulary, on="token_id", how="left", validate="1:1")
         .join(rates, on="token_id", how="left", validate="1:1")
-        .with_columns(
-            verdict=pl.when(pl.col("validation_rate").is_null())
-            .then(None)
-            .when(pl.col("validation_rate") > outlier_bound)
-            .then(pl.lit("sticky"))
-            .otherwise(pl.lit("benign"))
-        )
+        .with_columns(verdict=pl.when(is_validated).then(verdict))
         .select(*COLUMNS)
         .sort("token_id")
     )

@@ -36,14 +36,18 @@ class EntryWork:
         return shard
 
     def compute(self, prepared: Shard[str], encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
+        """Return one row with the sum of the unit vectors of a shard, and the number of texts."""
         contents = encoder.content_ids(prepared.items)
+        # Without the entries that have no tokens, and those that are too long.
         readable = [index for index, ids in enumerate(contents) if ids and encoder.fits(ids)]
         if reads_ids(encoder):
             vectors = encoder.encode_ids([contents[index] for index in readable], allow_zero=True)
         else:
             vectors = encoder.encode([prepared.items[index] for index in readable], allow_zero=True)
         vectors = vectors[has_vector(vectors)]
-        total = exact_unit_vectors(vectors).sum(axis=0) if len(vectors) else np.zeros(encoder.dimension)
+        total = np.zeros(encoder.dimension)
+        if len(vectors):
+            total = exact_unit_vectors(vectors).sum(axis=0)
         row = {"block": prepared.index, "sum": total, "entries": len(vectors)}
         return [row], len(prepared.items)
 

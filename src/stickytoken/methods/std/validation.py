@@ -29,7 +29,10 @@ PathsOf: TypeAlias = Callable[[Token], Sequence[probes.Path]]
 def insert_up_to(
     token: Token, carrier: probes.Carrier, placement: Placement, copies: int, path: probes.Path = ()
 ) -> Sequence[Probe]:
-    """Return the texts that result from inserting 1, 2, ..., ``copies`` copies into a carrier."""
+    """Return the texts that result from inserting 1, 2, ..., ``copies`` copies into a carrier.
+
+    ``path`` is for random placement only: the index of a gap for each copy.
+    """
     if isinstance(carrier, str):
         return insert_as_text(token, carrier, placement, copies, path)
     return insert_as_ids(token, carrier, placement, copies, path)
@@ -95,8 +98,8 @@ class ValidationStage:
             Placement.SUFFIX: distinct_count + carrier_indices,
             Placement.RANDOM: 2 * distinct_count + np.arange(len(self.carriers)),
         }
-        starts = np.stack([blocks[placement] * copies for placement in PLACEMENTS], axis=1)
-        return starts[:, :, None] + np.arange(copies)
+        block_starts = np.stack([blocks[placement] * copies for placement in PLACEMENTS], axis=1)
+        return block_starts[:, :, None] + np.arange(copies)
 
     @cached_property
     def _before(self) -> dict[Metric, Floats]:
@@ -118,6 +121,7 @@ class ValidationStage:
         row: dict[str, float | list[float]] = {}
         for metric, after in distances_after.items():
             mean_after = after.mean(axis=2)
+            # Whether each pair gets closer with each placement, shape (pairs, placements).
             gets_closer = (mean_after < self._before[metric][:, None]).astype(np.float64)
             row[f"rate_{metric}"] = float(weighted(gets_closer, self.settings.validation_weights))
             for index, placement in enumerate(PLACEMENTS):
@@ -228,10 +232,9 @@ def probe(job: Job[StdSettings], progress: ProgressCallback) -> list[StdEvidence
 def make_evidence(row: Mapping[str, Any], job: Job[StdSettings], pair_count: int) -> StdEvidence:
     """Convert a row of `ValidationStage` to `StdEvidence`."""
     vocabulary_index = job.vocabulary.place(row["token_id"])
-    by_placement = {
-        placement.value: {metric.value: row[f"rate_{metric}_{placement}"] for metric in Metric}
-        for placement in PLACEMENTS
-    }
+    by_placement: dict[str, dict[str, float]] = {}
+    for placement in PLACEMENTS:
+        by_placement[placement.value] = {metric.value: row[f"rate_{metric}_{placement}"] for metric in Metric}
     return StdEvidence(
         token_id=row["token_id"],
         token=job.vocabulary.tokens[vocabulary_index],
