@@ -96,6 +96,7 @@ class _CheckedBlocks(gr.Blocks):
     """Gradio blocks that answer a malformed request with a one-line error."""
 
     async def preprocess_data(self, block_fn: Any, inputs: list[Any], *args: Any, **kwargs: Any) -> Any:
+        # Gradio calls this with the values that a browser sends for an event, and the event's definition.
         if len(inputs) != len(block_fn.inputs):
             raise _malformed_error(
                 f"the request has {len(inputs)} values, but the event takes {len(block_fn.inputs)}"
@@ -106,6 +107,7 @@ class _CheckedBlocks(gr.Blocks):
             raise _malformed_error(str(error)) from error
 
     async def call_function(self, *args: Any, **kwargs: Any) -> Any:
+        # The handlers answer errors themselves, so that one here comes from a value that no handler takes.
         try:
             return await super().call_function(*args, **kwargs)
         except Exception as error:
@@ -235,7 +237,8 @@ async def _refuse(scope: Scope, receive: Receive, send: Send, refusal: _Refusal)
 class _TrustedHosts:
     """Wraps apps so that requests with unknown host names are rejected.
 
-    `add` allows further host names after the server has started.
+    `add` allows further host names after the server has started: Starlette calls this object to wrap the app,
+    as it would call a middleware class, and later has no way to change what it has made.
     """
 
     def __init__(self) -> None:
