@@ -378,7 +378,7 @@ def _merge_copies(
     for group in groups:
         part = text.parts[group.start]
         count = len(group)
-        if count > 1:
+        if count > 1:  # only copies of a sticky token are grouped
             name = f"{part.text} \N{MULTIPLICATION SIGN}{count}"
             # The effect of deleting the copies is known only if they are all sticky parts of both texts.
             deletion = sticky_effect if count == sticky_count else None

@@ -317,7 +317,8 @@ def _correlate_ranks(two_columns: pl.DataFrame) -> float | None:
     is_constant = any(column.n_unique() <= 1 for column in complete_rows)
     if len(complete_rows) < _FEWEST_RANKED or is_constant:
         return None
-    return float(spearmanr(*complete_rows).statistic)
+    first, second = complete_rows.get_columns()
+    return float(spearmanr(first, second).statistic)
 
 
 # Two runs are treated as measured on the same texts if they share at least this fraction of their carriers,
@@ -460,12 +461,16 @@ def _find_text_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
 
 
 def _group_by_carriers(runs: Sequence[ComparedRun], carriers: Sequence[set[str]]) -> list[list[str]]:
-    """Return the names of runs that share enough carriers, grouped; ``carriers`` has those of each run."""
-    first_carriers: list[set[str]] = []
+    """Return groups of runs whose carriers are mostly those of the first run of the group, by their names.
+
+    ``carriers`` are the texts that receive copies, for each run.
+    """
+    first_carriers: list[set[str]] = []  # of the first run of each group
     groups: list[list[str]] = []
     for compared, carriers_of_run in zip(runs, carriers, strict=True):
         for first, names in zip(first_carriers, groups, strict=True):
-            if len(first & carriers_of_run) >= _MIN_SHARED_CARRIERS * min(len(first), len(carriers_of_run)):
+            smaller_number = min(len(first), len(carriers_of_run))
+            if len(first & carriers_of_run) >= _MIN_SHARED_CARRIERS * smaller_number:
                 names.append(compared.name)
                 break
         else:  # the run shares too few carriers with the first run of every group, and begins its own

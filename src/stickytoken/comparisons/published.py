@@ -357,6 +357,7 @@ def _compare_means(published: pl.DataFrame, others: pl.DataFrame) -> MeanErased:
         others=float(of_others.mean()),
         low=float(interval.low),
         high=float(interval.high),
+        # An ordinary token has an erased share of 0.
         above=int((published["erased_low"] > 0).sum()),
         below=int((published["erased_high"] < 0).sum()),
     )
@@ -383,6 +384,7 @@ def _compare_with_paper(run: Run, published: pl.DataFrame, unknown: int) -> Besi
     )
     key = ["token_id", "token"]
     # Unknown tokens stay in the table. They match no token of the run, so the columns of the run are null.
+    # The category comes from the run.
     published = published.drop("known", "category")
     beside = published.join(in_run, on=key, how="left", maintain_order="left")
     beside = beside.with_columns(published=pl.lit("sticky"))

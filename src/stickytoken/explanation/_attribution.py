@@ -125,12 +125,12 @@ class Attributor:
             work = len(set(carrier.labels))  # number of parts
             result = stored.read_or_compute("attribution", number, attributed_id, work, compute)
             results[attributed_id].append(result)
-        by_token = {
-            attributed_id: {
-                name: np.array([result[name] for result in results_of_token]) for name in AREAS["attribution"]
+        by_token: dict[int, dict[str, Floats]] = {}
+        for attributed_id, by_carrier in results.items():
+            by_token[attributed_id] = {
+                measure: np.array([result[measure] for result in by_carrier])
+                for measure in AREAS["attribution"]
             }
-            for attributed_id, results_of_token in results.items()
-        }
         attributed_pairs = []
         for number, pair in enumerate(pairs):
             compute = partial(self._divide_similarity, pair)

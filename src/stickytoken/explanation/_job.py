@@ -300,7 +300,7 @@ class Job:
             benign_values = np.array([values_by_token[benign_id][name] for benign_id in benign_ids])
             rows += make_measure_rows(name, np.array(values), benign_values, self.settings.confidence)
         for name, distances in measured["distances"][str(token_id)].items():
-            token_distances = np.array(distances[0])
+            token_distances = np.array(distances[0])  # shape (carriers, layers + 1)
             benign_distances = np.array(distances[1:])
             rows += make_measure_rows(name, token_distances, benign_distances, self.settings.confidence)
         return rows

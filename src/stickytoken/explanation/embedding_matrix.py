@@ -96,6 +96,7 @@ class EmbeddingMatrix:
         centre = self._compute_mean(entries)
         width = self.rows.shape[1]
         unit_sum = np.zeros(width)
+        # Its eigenvalues are proportional to the variances along the principal components.
         scatter = np.zeros((width, width))
         for rows in self._read_chunks(entries):
             unit_sum += unit_vectors(rows).sum(axis=0)

@@ -313,7 +313,7 @@ def _draw_bulk(figure: go.Figure, entries: Sequence[_WorstOfRun], panel: int) ->
 def _draw_marks(figure: go.Figure, entries: Sequence[_WorstOfRun], measure: Column, panel: int) -> None:
     """Draw a mark with an error bar and a name for the worst token of each run."""
     worst = [entry.worst for entry in entries]
-    largest = max((abs(token.value) for token in worst), default=0.0)  # no run may have the measure
+    largest = max((abs(token.value) for token in worst), default=0.0)  # there may be no run with it
     symbols = ["diamond" if token.verdict == "sticky" else "diamond-open" for token in worst]
     # A token's name is written on the side of its mark that has more room.
     sides = ["top left" if token.value > largest / 2 else "top right" for token in worst]

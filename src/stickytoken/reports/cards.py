@@ -158,8 +158,7 @@ def _make_card_measure(
     low = row.get(f"{column.key}_low")
     high = row.get(f"{column.key}_high")
     measure = CardMeasure(title=column.title, value=column.text(value), interval="", threshold="", strip=None)
-    has_interval = low is not None and high is not None
-    if not has_interval:
+    if low is None or high is None:  # the measure has no interval
         return measure
     measure = replace(measure, interval=words.interval(low, high, column.digits or 0, column.unit))
     if threshold is None:

@@ -142,7 +142,7 @@ def _describe_layers(panel_title: str, rows: Sequence[Row], token: str) -> str:
 
 def _find_most_deviating(rows: Sequence[Row]) -> Row:
     def deviate(row: Row) -> float:
-        return abs(row["deviations"] or 0.0)  # None if all benign tokens have the same value
+        return abs(float(row["deviations"] or 0.0))  # None if all benign tokens have the same value
 
     return max(rows, key=deviate)
 
@@ -275,12 +275,13 @@ def _draw_heads(single_heads: pl.DataFrame) -> go.Figure:
         "customdata": details,
         "text": dots,
         "texttemplate": "%{text}",
-        "textfont": {"size": 9, "color": "#1d2430"},
+        "textfont": {"size": 9, "color": "#1d2430"},  # dark in both themes, as the cells are light
         "hovertemplate": "layer %{y}, head %{x}: %{z:.1f} SD<br>share %{customdata[0]:.3f}, benign "
         "%{customdata[1]:.3f}<br>Wasserstein distance %{customdata[2]:.3f}<extra></extra>",
         **fig.make_diverging_scale(_DEEPEST_DEVIATION, "SD from benign"),
     }
     figure.add_trace(heatmap)
+    # Every head and layer has a label if there is room.
     figure.update_xaxes(title_text="head", dtick=1 if head_count <= 16 else 4, showgrid=False)
     figure.update_yaxes(title_text="layer", autorange="reversed", dtick=1 if len(layers) <= 12 else 4)
     return figure

@@ -170,8 +170,9 @@ def _mark_sticky(
     sticky: pl.DataFrame,
     x: pl.Series,
     y: Iterable[float],
-    hover_value: str,
+    hover_values: str,
 ) -> None:
+    # `hover_values` is the part of the hover text after the name, in Plotly's notation.
     if sticky.is_empty():
         return
     names = [fig.label(token) for token in sticky["token"]]
@@ -182,7 +183,7 @@ def _mark_sticky(
         "customdata": names,  # for the hover text
         "mode": "markers",
         "marker": {"color": fig.STICKY, "symbol": "diamond", "size": _MARK_SIZE},
-        "hovertemplate": f"%{{customdata}}{hover_value}<extra>sticky</extra>",
+        "hovertemplate": f"%{{customdata}}{hover_values}<extra>sticky</extra>",
         "cliponaxis": False,  # marks at the edge of the plot are drawn whole
         "name": f"sticky ({len(names)})",
     }
@@ -577,6 +578,7 @@ def _draw_breakdowns(breakdowns: list[Breakdown]) -> go.Figure:
 
 
 def _make_pattern(shape: str) -> dict[str, Any]:
+    # An empty shape is a plain bar.
     return {"shape": shape, "size": 5, "solidity": 0.25}
 
 
