@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -115,7 +116,8 @@ class Why:
         Pairs with equal contributions are in reading order.
         """
         pairs = []
-        for flat_index in np.argsort(-self.matrix, axis=None, kind="stable")[:top].tolist():
+        largest_first = np.argsort(-self.matrix, axis=None, kind="stable")  # indices of the flattened matrix
+        for flat_index in largest_first[:top].tolist():
             row, column = divmod(flat_index, self.matrix.shape[1])
             first = self.first.parts[row]
             second = self.second.parts[column]
@@ -223,8 +225,9 @@ def why(
     first_unit, second_unit = exact_unit_vectors(model.encode_ids([first_text.ids, second_text.ids]))
     similarity = float(first_unit @ second_unit)
 
+    # One vector per part, shapes (n, d) and (m, d).
     first_contributions = _compute_contributions(model, first_text, "first text", progress)
-    second_contributions = first_contributions
+    second_contributions = first_contributions  # for equal texts
     if second_text.parts != first_text.parts:
         second_contributions = _compute_contributions(model, second_text, "second text", progress)
     # The cosine is the product of two unit vectors, each of which is the sum of its contributions.
@@ -252,6 +255,7 @@ def _compute_contributions(
     def watch(done: int, total: int) -> None:
         progress(Progress(stage, done, total, computed=done))  # everything is computed, nothing is resumed
 
+    # The index of each token's part.
     labels = [index for index, part in enumerate(text.parts) for _ in part.token_ids]
     return divide_vector(model, text.ids, labels, watch)
 
@@ -266,7 +270,8 @@ def _measure_deletions(model: IdEncoder, text: ReadText, other_unit: Floats, sim
     if len(parts) == 1:
         return text
     remainders = [_join_ids((*parts[:index], *parts[index + 1 :])) for index in range(len(parts))]
-    changes = exact_unit_vectors(model.encode_ids(remainders)) @ other_unit - similarity
+    similarities = exact_unit_vectors(model.encode_ids(remainders)) @ other_unit
+    changes = similarities - similarity
     changed = [replace(part, deletion=float(change)) for part, change in zip(parts, changes, strict=True)]
     return replace(text, parts=tuple(changed))
 
@@ -278,7 +283,8 @@ def _measure_similarity_without_sticky(model: IdEncoder, first: ReadText, second
     """
     remainders = [_join_ids(part for part in text.parts if not part.sticky) for text in (first, second)]
     has_sticky = any(part.sticky for text in (first, second) for part in text.parts)
-    if not has_sticky or not all(remainders):
+    has_empty_remainder = not all(remainders)
+    if not has_sticky or has_empty_remainder:
         return None
     first_unit, second_unit = exact_unit_vectors(model.encode_ids(remainders))
     return float(first_unit @ second_unit)
@@ -299,6 +305,7 @@ def _divide_text(encoder: IdEncoder, text: str, sticky_ids: frozenset[int], *, w
     if not ids:
         raise EncodingError(f"{encoder.name}: the text {text[:80]!r} has no tokens: pass a text with words")
     if words:
+        # A prompt before or after the text is divided into tokens all the same.
         head = [(token_id,) for token_id in tokenized.head]
         tail = [(token_id,) for token_id in tokenized.tail]
         pieces: list[tuple[int, ...]] = [*head, *tokenized.words, *tail]
@@ -318,20 +325,24 @@ def _divide_text(encoder: IdEncoder, text: str, sticky_ids: frozenset[int], *, w
 
 
 def _take_first_ids(pieces: Sequence[tuple[int, ...]], count: int) -> list[tuple[int, ...]]:
-    shortened_pieces = []
-    missing_count = count
+    taken_pieces = []
+    room = count
     for piece in pieces:
-        shortened = piece[:missing_count]
-        missing_count -= len(shortened)
-        if shortened:
-            shortened_pieces.append(shortened)
-    return shortened_pieces
+        taken = piece[:room]
+        room -= len(taken)
+        if taken:
+            taken_pieces.append(taken)
+    return taken_pieces
 
 
 def _join_to_spans(pieces: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
     # The indices of the pieces in each span, nearly equally many.
-    groups = np.array_split(np.arange(len(pieces)), _MAX_PARTS)
-    return [tuple(token_id for index in group for token_id in pieces[index]) for group in groups]
+    indices_of_spans = np.array_split(np.arange(len(pieces)), _MAX_PARTS)
+    spans = []
+    for indices in indices_of_spans:
+        pieces_of_span = [pieces[index] for index in indices]
+        spans.append(tuple(chain.from_iterable(pieces_of_span)))
+    return spans
 
 
 def _name_piece(piece: tuple[int, ...], decoded: str, entries: Mapping[int, str]) -> str:
@@ -367,7 +378,7 @@ def _merge_copies(
     for group in groups:
         part = text.parts[group.start]
         count = len(group)
-        if count > 1:
+        if count > 1:  # only copies of a sticky token are grouped
             name = f"{part.text} \N{MULTIPLICATION SIGN}{count}"
             # The effect of deleting the copies is known only if they are all sticky parts of both texts.
             deletion = sticky_effect if count == sticky_count else None
@@ -400,6 +411,7 @@ def summary(result: Why, top: int = 10) -> list[str]:
 
 
 def _note_length(name: str, text: ReadText) -> list[str]:
+    # Words of a text have no white space; spans of several words have.
     notes = []
     if text.left_out:
         notes.append(
@@ -416,9 +428,8 @@ def _describe_cause(result: Why, pairs: Sequence[TokenPair]) -> str:
     strongest = f"The strongest pair is {best.first_text!r} with {best.second_text!r} ({best.value:+.3f})."
     if result.run is None:
         return _describe_recurring_part(result, pairs) or strongest
-    sticky_texts = Counter(
-        part.text for text in (result.first, result.second) for part in text.parts if part.sticky
-    )
+    all_parts = [*result.first.parts, *result.second.parts]
+    sticky_texts = Counter(part.text for part in all_parts if part.sticky)
     if not sticky_texts:
         return f"Neither text has a token that the run calls sticky. {strongest}"
     names = ", ".join(repr(name) for name, _ in sticky_texts.most_common(_NAMED_TOKENS))
@@ -439,7 +450,7 @@ def _describe_recurring_part(result: Why, pairs: Sequence[TokenPair]) -> str | N
     """Return a sentence about a part that is in most of the strongest pairs; None if there is none."""
     first_and_second = [(pair.first_text, pair.second_text) for pair in pairs]
     second_and_first = [(second, first) for first, second in first_and_second]
-    for named_pairs in (first_and_second, second_and_first):
+    for named_pairs in (first_and_second, second_and_first):  # parts of the first text, then of the second
         # The part of this text that is in most pairs, and how many parts of the other text it is paired with.
         name, count = Counter(part for part, _ in named_pairs).most_common(1)[0]
         partners = {partner for part, partner in named_pairs if part == name}

@@ -306,10 +306,13 @@ def test_layers_are_drawn_in_order_with_the_benign_interval(stored):
     assert says(figure.alt, "leaves the benign interval in layer 2", f"layer 2, at {value:.3f}")
     assert says(figure.alt, "benign", f"{benign:.3f}")
     assert len(figure.table.rows) == 2 * len(table)
-    alone = outside(measures).with_columns(low=pl.lit(None, pl.Float64))  # as of one text
+    assert token.error_y.array == pytest.approx(table["high"] - table["value"], abs=1e-5)
+    assert token.error_y.arrayminus == pytest.approx(table["value"] - table["low"], abs=1e-5)
+    no_end = pl.lit(None, pl.Float64)
+    alone = outside(measures).with_columns(low=no_end, high=no_end)  # as of one text
     within = figures(stored, measures=alone)["drift"]
     assert within.alt.count("stays within") == 2
-    assert within.plot.data[2].error_y.array is None
+    assert set(within.plot.data[2].error_y.array) == {None}
 
 
 def test_heads_are_in_their_places(stored):

@@ -94,7 +94,7 @@ class ComparedRun:
         considered, because the largest of many values from few texts is large by chance.
         """
         tokens = self.run.tokens
-        if measure.key not in tokens.columns:
+        if measure.key not in tokens.columns:  # the method does not measure it
             return None
         measured = tokens.drop_nulls(measure.key)
         if "confirmed" in measured.columns and measured["confirmed"].any():
@@ -123,9 +123,9 @@ class ComparedRun:
             return None
         # Tokens examined in addition to the sample, such as special tokens, would distort the share.
         is_drawn = ~pl.col("token_id").is_in(self.run.record.beside_sample or [])
-        sticky = len(self.run.sticky.filter(is_drawn))
-        examined = len(self.run.tokens.filter(is_drawn))
-        return estimate_share(sticky, examined, self.confidence)
+        sticky_count = len(self.run.sticky.filter(is_drawn))
+        examined_count = len(self.run.tokens.filter(is_drawn))
+        return estimate_share(sticky_count, examined_count, self.confidence)
 
     @cached_property
     def repair(self) -> str:
@@ -146,8 +146,8 @@ class ComparedRun:
             measured_before_repair = self.encoder == identity_before_repair
             if not measured_before_repair:
                 return "is itself repaired"
-        records, _ = repairs_in(self.run.path)
-        return records[0].state if records else "no"
+        repairs, _ = repairs_in(self.run.path)  # the newest first
+        return repairs[0].state if repairs else "no"
 
     def quantiles(self, measure: Column) -> Quantiles | None:
         """Return the median and 99th percentile of a measure; None if the run has no value of it."""
@@ -164,7 +164,7 @@ def tone_of(sticky: pl.DataFrame) -> str:
     """Return the worst severity among sticky tokens; ``clean`` if the table is empty."""
     if sticky.is_empty():
         return "clean"
-    if "severity" not in sticky.columns:
+    if "severity" not in sticky.columns:  # the method grades no severity
         return "serious"
     severities = set(sticky["severity"])
     for severity in ("severe", "serious"):
@@ -252,6 +252,7 @@ def compared_tokens(runs: Sequence[ComparedRun]) -> tuple[ComparedToken, ...]:
 
 
 def _index_measures(compared: ComparedRun) -> dict[str, TokenInRun]:
+    """Return the measures and the verdict of every token of a run, keyed by its vocabulary string."""
     tokens = with_measures(compared.run.tokens)
     rows = tokens.select("token", *TokenInRun._fields).iter_rows()
     return {token: TokenInRun(*numbers) for token, *numbers in rows}
@@ -276,9 +277,9 @@ def _most_flagged_first(token: ComparedToken) -> tuple[int, float, float]:
     all negated so that large values come first.
     """
     flagged = sum(in_run.verdict == "sticky" for in_run in token.in_runs)
-    erased = [in_run.erased for in_run in token.in_runs if in_run.erased is not None]
+    erased_shares = [in_run.erased for in_run in token.in_runs if in_run.erased is not None]
     pushes = [in_run.push for in_run in token.in_runs if in_run.push is not None]
-    return -flagged, -max(erased, default=0.0), -max(pushes, default=0.0)
+    return -flagged, -max(erased_shares, default=0.0), -max(pushes, default=0.0)
 
 
 # Minimum number of tokens for a rank correlation. With fewer tokens, the correlation is mostly chance.
@@ -288,9 +289,10 @@ _FEWEST_RANKED = 20
 def agreement(first: ComparedRun, second: ComparedRun) -> Agreement:
     """Compare the verdicts and measures of two runs on the tokens that both examined."""
     columns = ("token", "verdict", "erased", "push", "sticky_score")
-    left = with_measures(first.run.tokens).select(columns).unique("token")
-    right = with_measures(second.run.tokens).select(columns).unique("token")
-    shared = left.join(right, on="token", suffix="_other")
+    # Ids differ between tokenizers, so tokens are joined by their strings, which a vocabulary may repeat.
+    in_first = with_measures(first.run.tokens).select(columns).unique("token")
+    in_second = with_measures(second.run.tokens).select(columns).unique("token")
+    shared = in_first.join(in_second, on="token", suffix="_other")  # the columns of the second end so
     sticky_in_first = shared["verdict"].fill_null("") == "sticky"
     sticky_in_second = shared["verdict_other"].fill_null("") == "sticky"
     in_both = int((sticky_in_first & sticky_in_second).sum())
@@ -311,10 +313,12 @@ def _correlate_ranks(two_columns: pl.DataFrame) -> float | None:
     from scipy.stats import spearmanr
 
     complete_rows = two_columns.drop_nulls()
+    # Values that are all equal have no order to agree with.
     is_constant = any(column.n_unique() <= 1 for column in complete_rows)
     if len(complete_rows) < _FEWEST_RANKED or is_constant:
         return None
-    return float(spearmanr(*complete_rows).statistic)
+    first, second = complete_rows.get_columns()
+    return float(spearmanr(first, second).statistic)
 
 
 # Two runs are treated as measured on the same texts if they share at least this fraction of their carriers,
@@ -371,7 +375,7 @@ def _find_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
 
     A `Reason` that is made without measures applies to all measures.
     """
-    largest_values = (ComparedNumber.ERASED, ComparedNumber.PUSH)
+    erased_and_push = (ComparedNumber.ERASED, ComparedNumber.PUSH)
     methods = _describe_differences(runs, lambda compared: compared.run.record.method)
     if methods:
         yield Reason(
@@ -381,7 +385,7 @@ def _find_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
         )
     without_measures = [compared.name for compared in runs if not compared.run.is_profile]
     if without_measures:
-        yield Reason(Answer.NO, f"the method of {listed(without_measures)} measures neither", largest_values)
+        yield Reason(Answer.NO, f"the method of {listed(without_measures)} measures neither", erased_and_push)
     yield from _find_text_reasons(runs)
     yield from _find_setting_reasons(runs)
     for compared in runs:
@@ -390,7 +394,7 @@ def _find_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
                 Answer.CARE,
                 f"{compared.name}: only a random sample, {compared.counts}, was examined, so there may be a "
                 "worse token",
-                largest_values,
+                erased_and_push,
             )
             yield Reason(
                 Answer.CARE,
@@ -457,11 +461,16 @@ def _find_text_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
 
 
 def _group_by_carriers(runs: Sequence[ComparedRun], carriers: Sequence[set[str]]) -> list[list[str]]:
-    first_carriers: list[set[str]] = []
+    """Return groups of runs whose carriers are mostly those of the first run of the group, by their names.
+
+    ``carriers`` are the texts that receive copies, for each run.
+    """
+    first_carriers: list[set[str]] = []  # of the first run of each group
     groups: list[list[str]] = []
     for compared, carriers_of_run in zip(runs, carriers, strict=True):
         for first, names in zip(first_carriers, groups, strict=True):
-            if len(first & carriers_of_run) >= _MIN_SHARED_CARRIERS * min(len(first), len(carriers_of_run)):
+            smaller_number = min(len(first), len(carriers_of_run))
+            if len(first & carriers_of_run) >= _MIN_SHARED_CARRIERS * smaller_number:
                 names.append(compared.name)
                 break
         else:  # the run shares too few carriers with the first run of every group, and begins its own
@@ -475,9 +484,10 @@ def _find_setting_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
     methods = {compared.run.record.method for compared in runs}
     if len(methods) > 1:
         return
-    for name in sorted(setting.name for setting in fields(SETTINGS_OF_METHOD[runs[0].run.record.method])):
+    settings_class = SETTINGS_OF_METHOD[methods.pop()]
+    for name in sorted(setting.name for setting in fields(settings_class)):
         values = _describe_differences(runs, partial(_format_setting, name))
-        if not values:
+        if not values:  # all runs have the same
             continue
         described = f"({name.replace('_', ' ')}: {values})"
         if name == "seed":
@@ -534,7 +544,10 @@ def _find_use_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
 
 
 def _list_different_uses(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """Return how two encoders with the same weights use them differently; none if the weights differ."""
+    """Return how two encoders with the same weights use them differently; none if the weights differ.
+
+    ``first`` and ``second`` are identities of encoders, empty if they are unknown.
+    """
     if not first or first.get("weights") != second.get("weights"):
         return []
     different_names = [name for name in _USES if first.get(name) != second.get(name)]
@@ -547,19 +560,19 @@ def _list_different_uses(first: Mapping[str, Any], second: Mapping[str, Any]) ->
 
 def _describe_prompt(compared: ComparedRun) -> str:
     loading: LoadingRecord | None = compared.run.record.model.loading
-    if loading is not None and loading.prompting.prompt:
+    if loading is not None and loading.prompting.prompt:  # passed by the user
         description = loading.prompting.prompt
         if loading.prompting.token_prepending:
             description += " with token prepending"
         return description
-    stored: Any = compared.encoder.get("prompt")
-    if not stored:
+    prompt_of_model: Any = compared.encoder.get("prompt")
+    if not prompt_of_model:
         return "none"
-    return stored if isinstance(stored, str) else json.dumps(stored)
+    return prompt_of_model if isinstance(prompt_of_model, str) else json.dumps(prompt_of_model)
 
 
 def _describe_differences(runs: Sequence[ComparedRun], value_of: Callable[[ComparedRun], str]) -> str:
-    """Return the different values of the runs, each with the names of its runs; empty if all are equal."""
+    """Return the values of the runs, each with the names of its runs; empty if all runs have the same."""
     names_by_value: dict[str, list[str]] = {}
     for compared in runs:
         names_by_value.setdefault(value_of(compared), []).append(compared.name)
@@ -605,6 +618,7 @@ _SHARE: dict[str, type[pl.DataType]] = dict.fromkeys(
 
 
 def _fill_columns(columns: Mapping[str, Any], values: Sequence[Any] | None) -> dict[str, Any]:
+    # The columns are keyed by name; only their order matters here.
     if values is None:
         return dict.fromkeys(columns)  # null in every column
     return dict(zip(columns, values, strict=True))
@@ -665,6 +679,7 @@ class Comparison:
             row["confidence"] = compared.confidence
             row["repair"] = compared.repair
             rows.append(row)
+        # Without a value in any row, polars could not tell the type of a column.
         types = dict(_SHARE)
         for columns in _LARGEST.values():
             types |= columns
@@ -808,8 +823,9 @@ def compare(runs: Iterable[Run | str | Path]) -> Comparison:
     reasons = sorted(_find_reasons(compared), key=lambda reason: most_serious_first.index(reason.answer))
     answers = {}
     for measure in ComparedNumber:
-        answers_of_reasons = [reason.answer for reason in reasons if measure in reason.measures]
-        answers[measure] = answers_of_reasons[0] if answers_of_reasons else Answer.YES
+        reasons_of_measure = [reason for reason in reasons if measure in reason.measures]
+        # The most serious reason decides.
+        answers[measure] = reasons_of_measure[0].answer if reasons_of_measure else Answer.YES
     return Comparison(
         runs=tuple(compared),
         comparability=Comparability(answers, tuple(reasons)),

@@ -99,10 +99,8 @@ class BesideRun:
     def in_words(self) -> list[str]:
         """Return the comparison as a list of sentences."""
         examined = len(self.tokens) - self.others - self.unknown - self.unexamined
-        flagged = self.sticky or "none"
-        sentences = [
-            f"of the {examined} published tokens that the run examined, it flags {flagged} as sticky",
-        ]
+        sticky = self.sticky or "none"
+        sentences = [f"of the {examined} published tokens that the run examined, it flags {sticky} as sticky"]
         if self.erased is not None:
             sentences.append(self.erased.in_words())
         if self.screened:
@@ -129,8 +127,10 @@ _EXAMPLES = 5
 @cache
 def published_models() -> pl.DataFrame:
     """Return the published table of models, with the tokens of highest validation rate as examples."""
-    tokens = _read_table("published_tokens.csv").sort("validation_rate", "token_id", descending=[True, False])
-    examples = tokens.group_by("model", maintain_order=True).agg(
+    highest_first = _read_table("published_tokens.csv").sort(
+        "validation_rate", "token_id", descending=[True, False]
+    )
+    examples = highest_first.group_by("model", maintain_order=True).agg(
         pl.col("token").head(_EXAMPLES).str.join(" ").alias("examples")
     )
     return _read_table("published_models.csv").join(examples, on="model", how="left", maintain_order="left")
@@ -181,7 +181,7 @@ def with_runs(runs: Sequence[Run]) -> pl.DataFrame:
             "validation_pairs": run.record.settings["validation_pairs"],
             "seed": run.record.settings["seed"],
             "corpus": run.record.corpus.source,
-            "differs": ", ".join(_differing_settings(run)) or None,
+            "differs": ", ".join(_list_differing_settings(run)) or None,
         }
         rows.append(pl.DataFrame([row], schema=models.schema))
     return pl.concat([models, *rows])
@@ -193,13 +193,14 @@ _PAPER_CORPUS = f"{len(PAPER_DATASETS)} hub data sets"
 _PAIR_SAMPLING = frozenset({"sentence_count", "pair_count"})
 
 
-def _differing_settings(run: Run) -> list[str]:
+def _list_differing_settings(run: Run) -> list[str]:
+    """Return a phrase for each way in which a run of the paper's method differs from the published ones."""
     corpus = run.record.corpus
     has_pairs = corpus.sentences is None  # the run was given pairs, not sentences to draw them from
     # Which tokens get an exact score changes neither candidates nor verdicts.
     unused_settings = {"scores"} | (_PAIR_SAMPLING if has_pairs else set())
     differences = []
-    for name, published_value in asdict(StdSettings()).items():
+    for name, published_value in asdict(StdSettings()).items():  # the defaults are the paper's
         value = run.record.settings.get(name, published_value)
         if name not in unused_settings and value != published_value:
             differences.append(f"{name} {value} instead of {published_value}")
@@ -225,7 +226,8 @@ def published_model(name: str) -> dict[str, object]:
     has_hub_name = pl.col("hub_name").str.to_lowercase() == key
     rows = models.filter(has_name | has_hub_name)
     if rows.is_empty():
-        close_names = closest_names(key.rpartition("/")[2], models["model"])
+        name_without_owner = key.rpartition("/")[2]
+        close_names = closest_names(name_without_owner, models["model"])
         hint = "`stickytoken published` lists all forty"
         if close_names:
             hint = f"the closest are {', '.join(close_names)}"
@@ -249,7 +251,7 @@ def published_tokens(name: str) -> pl.DataFrame:
     return _read_table("published_tokens.csv").filter(model=published_model(name)["model"]).drop("model")
 
 
-def _published_list(run: Run) -> pl.DataFrame | None:
+def _find_published_tokens(run: Run) -> pl.DataFrame | None:
     """Return the published tokens of the model of a run.
 
     Returns:
@@ -273,7 +275,9 @@ def mention_of_paper(run: Run) -> str | None:
     Returns:
         One sentence; None for a run of the paper's method, or if the paper does not list the model.
     """
-    published = None if run.record.method == "std" else _published_list(run)
+    if run.record.method == "std":
+        return None
+    published = _find_published_tokens(run)
     if published is None:
         return None
     name = Path(run.model_name).name
@@ -301,7 +305,7 @@ def beside_run(run: Run, name: str) -> BesideRun:
     # A published token is known if the run's vocabulary has the same token at the same id.
     vocabulary = run.vocabulary.select("token_id", "token", known=True)
     published = published.join(vocabulary, on=["token_id", "token"], how="left", maintain_order="left")
-    is_known = pl.col("known").fill_null(value=False)
+    is_known = pl.col("known").fill_null(value=False)  # the join leaves it null for the others
     unknown = int(published.select((~is_known).sum()).item())
     if len(published) - unknown < _SAME_VOCABULARY * len(published):
         raise InputError(
@@ -311,7 +315,7 @@ def beside_run(run: Run, name: str) -> BesideRun:
     if run.record.method == "std":
         return _compare_with_paper(run, published, unknown)
     run_tokens = with_measures(run.tokens)
-    if "texts" not in run_tokens.columns:
+    if "texts" not in run_tokens.columns:  # the number of texts that a token was measured in
         run_tokens = run_tokens.with_columns(texts=pl.lit(None, pl.Int64))
     measure_columns = ("erased", "erased_low", "erased_high", "push", "push_low", "push_high")
     in_run = run_tokens.select("token_id", "verdict", *measure_columns, "texts", examined=True)
@@ -329,8 +333,9 @@ def beside_run(run: Run, name: str) -> BesideRun:
     examined_whole_vocabulary = len(run.tokens) == run.available
     if examined_whole_vocabulary:
         others = in_run.join(examined, on="token_id", how="anti")
-        if examined["erased"].count() > 1 and others["erased"].count() > 1:
-            erased = _mean_erased(examined, others)
+        has_variances = examined["erased"].count() > 1 and others["erased"].count() > 1
+        if has_variances:
+            erased = _compare_means(examined, others)
     return BesideRun(
         tokens=tokens.drop("known", "examined"),
         unknown=unknown,
@@ -341,7 +346,7 @@ def beside_run(run: Run, name: str) -> BesideRun:
     )
 
 
-def _mean_erased(published: pl.DataFrame, others: pl.DataFrame) -> MeanErased:
+def _compare_means(published: pl.DataFrame, others: pl.DataFrame) -> MeanErased:
     from scipy.stats import ttest_ind
 
     of_published = published["erased"].drop_nulls().to_numpy()
@@ -352,6 +357,7 @@ def _mean_erased(published: pl.DataFrame, others: pl.DataFrame) -> MeanErased:
         others=float(of_others.mean()),
         low=float(interval.low),
         high=float(interval.high),
+        # An ordinary token has an erased share of 0.
         above=int((published["erased_low"] > 0).sum()),
         below=int((published["erased_high"] < 0).sum()),
     )
@@ -378,6 +384,7 @@ def _compare_with_paper(run: Run, published: pl.DataFrame, unknown: int) -> Besi
     )
     key = ["token_id", "token"]
     # Unknown tokens stay in the table. They match no token of the run, so the columns of the run are null.
+    # The category comes from the run.
     published = published.drop("known", "category")
     beside = published.join(in_run, on=key, how="left", maintain_order="left")
     beside = beside.with_columns(published=pl.lit("sticky"))
@@ -386,7 +393,7 @@ def _compare_with_paper(run: Run, published: pl.DataFrame, unknown: int) -> Besi
     validated = beside.filter(pl.col("verdict").is_not_null())
     known = len(published) - unknown
     return BesideRun(
-        tokens=pl.concat([beside, others], how="diagonal"),
+        tokens=pl.concat([beside, others], how="diagonal"),  # columns that one of them lacks are null
         unknown=unknown,
         unexamined=known - len(validated),
         sticky=int((validated["verdict"] == "sticky").sum()),

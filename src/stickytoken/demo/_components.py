@@ -65,14 +65,16 @@ def fill_slots(figures: Iterable[ReportFigure | None]) -> list[Any]:
     contents: list[Any] = []
     for figure in figures:
         if figure is None:
-            contents += [gr.update(visible=False), "", None, ""]
+            hidden_column = gr.update(visible=False)
+            contents += [hidden_column, "", None, ""]
             continue
         plot = go.Figure(figure.plot)
         # The page's script reads `meta` to label and resize the plot.
         plot.update_layout(meta={"alt": visible(f"{figure.title}. {figure.alt}"), "narrow": figure.narrow})
         title = render("title.html.j2", title=figure.title)
         words = render("words.html.j2", figure=figure)
-        contents += [gr.update(visible=True), title, plot, words]
+        visible_column = gr.update(visible=True)
+        contents += [visible_column, title, plot, words]
     return contents
 
 
@@ -148,9 +150,11 @@ def on_first_visit(was_visited: bool, answer: Callable[[], list[Any]], *, output
         True, as the new value of ``was_visited``, followed by a value for each output component. On a later
         visit, these values leave the components unchanged.
     """
+    is_visited = True
     if was_visited:
-        return [True, *([gr.skip()] * output_count)]
-    return [True, *answer()]
+        unchanged = [gr.skip()] * output_count
+        return [is_visited, *unchanged]
+    return [is_visited, *answer()]
 
 
 def _event_options(queue: str, limit: int, trigger: str, progress: str) -> dict[str, Any]:

@@ -109,6 +109,7 @@ def _add_events(library: RunLibrary, components: _Components) -> None:
     run = components.run
     token = components.token
     card = components.card
+    # A search changes these.
     matches = [components.count, components.table, token]
     open_run = ui.show_errors(handlers.open_run, _replace_run)
     run_outputs = [components.search, *components.filters, *components.about, *matches]
@@ -149,10 +150,11 @@ class _Handlers:
 
     def search_tokens(self, label: object, text: object, *filter_values: object) -> list[Any]:
         content = self._library.content(label)
-        matches = _find_tokens(content, text if isinstance(text, str) else "", filter_values)
+        searched = text if isinstance(text, str) else ""
+        matches = _find_tokens(content, searched, filter_values)
         token = gr.update(choices=_list_token_choices(matches))
         # Select the first match. Without a search, keep the current token.
-        if text and len(matches):
+        if searched and len(matches):
             token["value"] = matches["token_id"][0]
         return [_render_count(content, len(matches)), _make_table(content, matches), token]
 
@@ -178,12 +180,17 @@ class _Handlers:
 
 
 def _replace_run(error: str) -> list[Any]:
+    search = ""
     filters = [gr.update(choices=[], value=[]) for _ in _FILTERED]
-    return ["", *filters, error, "", *_replace_matches("")]
+    headline = error
+    about = ""
+    return [search, *filters, headline, about, *_replace_matches("")]
 
 
 def _replace_matches(error: str) -> list[Any]:
-    return [error, gr.update(value={"headers": [], "data": []}), gr.update(choices=[], value=None)]
+    no_table = gr.update(value={"headers": [], "data": []})
+    no_token = gr.update(choices=[], value=None)
+    return [error, no_table, no_token]
 
 
 def _replace_selection(error: str) -> list[Any]:
@@ -249,7 +256,7 @@ def _find_tokens(content: RunContent, text: str = "", filter_values: Sequence[ob
     ``filter_values`` has what the visitor chose for each of `_FILTERED`, or nothing if nothing was chosen.
     """
     tokens = content.tokens
-    for column, values in zip(_FILTERED, filter_values, strict=False):
+    for column, values in zip(_FILTERED, filter_values, strict=False):  # without values, nothing is filtered
         accepted = _check_filter(column, values)
         if accepted:
             tokens = tokens.filter(pl.col(column).fill_null(_NOT_JUDGED).is_in(accepted))
@@ -270,7 +277,7 @@ def _find_tokens(content: RunContent, text: str = "", filter_values: Sequence[ob
 
 
 def _check_filter(column: str, values: object) -> list[str]:
-    if values is None:
+    if values is None:  # an empty filter
         return []
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise InputError(f"the filter {column} must be a list of strings: choose entries from its menu")
@@ -278,6 +285,7 @@ def _check_filter(column: str, values: object) -> list[str]:
 
 
 def _make_table(content: RunContent, tokens: pl.DataFrame) -> dict[str, Any]:
+    """Return a table as Gradio takes it: the values, by which it sorts, and the texts that it shows."""
     columns = facts.columns(content)
     values = []
     texts = []

@@ -85,20 +85,23 @@ def try_tab(startup: shared.Startup, page: gr.Blocks) -> None:
     def respond_to_listed(
         anchor: object, carrier: object, token_id: object, where: object, count: object
     ) -> list[Any]:
-        if token_id is None:
+        """Return the name of the chosen token for the field `token`, and the answer for it."""
+        if token_id is None:  # the visitor has cleared the field
             return [gr.skip()] * (1 + len(outputs))
         name = startup.context().model.name_of(shared.check_token_id(token_id))
         return [name, *answer_or_error(anchor, carrier, name, where, count)]
 
-    shared_example = ui.Once()
+    shared_example = ui.Once()  # computed for the first visitor
     form = [*inputs, listed_token, button]
 
     def show_example() -> list[Any]:
         return shared_example.get(lambda: _fill_form(startup.context()))
 
-    example_or_error = ui.show_errors(
-        show_example, lambda error: [*([gr.skip()] * len(form)), *_replace_answer(error)]
-    )
+    def leave_locked(error: str) -> list[Any]:
+        unchanged_form = [gr.skip()] * len(form)
+        return [*unchanged_form, *_replace_answer(error)]
+
+    example_or_error = ui.show_errors(show_example, leave_locked)
     page.load(example_or_error, None, [*form, *outputs], **ui.ON_STARTUP)
     submits = [token.submit, *(text.submit for text in texts), copies.submit]
     triggers = [button.click, *submits, placement.input]
@@ -128,17 +131,15 @@ def _fill_form(context: shared.AppContext) -> list[Any]:
         outputs = _answer(context, _check_question(context, *values), example.why)
     except StickyTokenError as error:
         outputs = _replace_answer(ui.message(str(error)))
-    listed = [
+    choices = [
         (f"{context.model.shown_name(token_id)}: {verdict}", token_id)
         for token_id, verdict in shared.list_tokens(context.content)
     ]
-    info = _LISTED if listed else "no run of this model is open"
-    return [
-        *(gr.update(value=value, interactive=True) for value in values),
-        gr.update(choices=listed, info=info, interactive=bool(listed)),
-        gr.update(interactive=True),
-        *outputs,
-    ]
+    info = _LISTED if choices else "no run of this model is open"
+    fields = [gr.update(value=value, interactive=True) for value in values]
+    listed_token = gr.update(choices=choices, info=info, interactive=bool(choices))
+    button = gr.update(interactive=True)
+    return [*fields, listed_token, button, *outputs]
 
 
 @dataclass(frozen=True)
@@ -218,6 +219,7 @@ def _answer(context: shared.AppContext, question: _Question, why: str = "") -> l
     token = question.token
     benign = context.model.choose_benign(token.id, context.run, _BENIGN)
     sentences = [question.anchor, question.carrier]
+    # The others are for the heat map.
     sentences += [text for text in shared.other_sentences(context) if text not in sentences]
     with context.model.encoder() as encoder:
         trial = try_token(encoder, sentences, token, benign, question.placement, question.copies)
@@ -273,13 +275,13 @@ def try_token(
     carrier = tokenized[1]
 
     def fits(text: TokenizedText, count: int) -> bool:
+        # Where the copies are makes no difference, and copies of benign tokens take the same room.
         return encoder.fits((*text.ids, *(token.id,) * count))
 
     _require_fitting(encoder, anchor, carrier, copies, fits)
+    wanted_counts = sorted({0, copies, *_CURVE_COPIES})
     # Up to `copies`, all numbers fit.
-    counts = [
-        count for count in sorted({0, copies, *_CURVE_COPIES}) if count <= copies or fits(carrier, count)
-    ]
+    counts = [count for count in wanted_counts if count <= copies or fits(carrier, count)]
     # Indices of the sentences in the heat map.
     fitting = [index for index, text in enumerate(tokenized) if text.words and fits(text, copies)]
     # A path with fewer places is the beginning of a longer path, so the path for the largest number of copies
@@ -287,6 +289,7 @@ def try_token(
     path_length = max(copies, _CURVE_COPIES[-1])
 
     def with_copies(inserted: Token, count: int, sentence: int) -> Ids:
+        """Return the ids of the sentence with this index, after copies are inserted."""
         text = tokenized[sentence]
         if count == 0:
             return text.ids
@@ -306,18 +309,18 @@ def try_token(
         curve_inputs += [with_copies(inserted, count, sentence_b) for count in counts]
     plain_inputs = [tokenized[sentence].ids for sentence in fitting]
     heat_inputs = [all_with_copies(inserted) for inserted in (token, *benign[:1])]
-    # All inputs are encoded in one call, and their unit vectors divided again.
+    # All inputs are encoded in one call, and their unit vectors divided again, at the ends of the parts.
     inputs_by_part = [[anchor.ids], curve_inputs, plain_inputs, *heat_inputs]
     units = exact_unit_vectors(encoder.encode_ids(list(chain.from_iterable(inputs_by_part))))
     ends = np.cumsum([len(part_inputs) for part_inputs in inputs_by_part])
-    anchor_unit, curve_units, plain_units, *heat_units = np.split(units, ends[:-1])
+    anchor_units, curve_units, plain_units, *heat_units = np.split(units, ends[:-1])
     return Trial(
         token=token,
         placement=placement,
         copies=copies,
         benign=benign,
         counts=counts,
-        curves=(curve_units @ anchor_unit[0]).reshape(1 + len(benign), len(counts)),
+        curves=(curve_units @ anchor_units[0]).reshape(1 + len(benign), len(counts)),
         names=[ascii_uppercase[sentence] for sentence in fitting],
         texts=[texts[sentence] for sentence in fitting],
         heat=[row_units @ plain_units.T for row_units in (plain_units, *heat_units)],
@@ -354,10 +357,8 @@ def describe_trial(trial: Trial, token: str) -> str:
     copies = trial.copies
     after, *benign_similarities = trial.similarities(copies)
     change = counted(copies, f"copy of {token} changes", f"copies of {token} change")
-    text = (
-        f"{change} the similarity of the two sentences from {cosine(trial.similarities(0)[0], 3)} to "
-        f"{cosine(after, 3)}"
-    )
+    before = trial.similarities(0)[0]  # the same for all tokens
+    text = f"{change} the similarity of the two sentences from {cosine(before, 3)} to {cosine(after, 3)}"
     if not benign_similarities:
         return f"{text}."
     mean = cosine(float(np.mean(benign_similarities)), 3)
@@ -366,9 +367,9 @@ def describe_trial(trial: Trial, token: str) -> str:
     text += f"; the same number of copies of {len(benign_similarities)} matched benign"
     if len(benign_similarities) == 1:
         return f"{text} token to {mean}."
-    range_part = "within" if low <= after <= high else "outside"
+    place = "within" if low <= after <= high else "outside"
     return (
-        f"{text} tokens to {mean} on average ({cosine(low, 3)} to {cosine(high, 3)}): it is {range_part} "
+        f"{text} tokens to {mean} on average ({cosine(low, 3)} to {cosine(high, 3)}): it is {place} "
         "their range."
     )
 
@@ -417,7 +418,7 @@ def _draw_curve(trial: Trial, token: str) -> go.Figure:
             name=f"{len(benign_curves)} benign tokens: mean and range",
             hovertemplate="benign tokens<br>%{customdata} copies: %{y:.3f}<extra></extra>",
         )
-    sizes = [11 if count == trial.copies else 6 for count in counts]
+    sizes = [11 if count == trial.copies else 6 for count in counts]  # larger at the number chosen
     curve: dict[str, Any] = {
         "type": "scatter",
         "x": positions,
@@ -448,8 +449,8 @@ def pair_heatmap(trial: Trial, token: str, benign: str = "") -> ReportFigure:
         token: Name of the token.
         benign: Name of the benign token; empty if there is none.
     """
-    titles = ["mean similarity to the other sentences, without copies"]
-    titles += [f"with {trial.copies} × {name}" for name in (token, benign)]
+    headings = ["mean similarity to the other sentences, without copies"]
+    headings += [f"with {trial.copies} × {name}" for name in (token, benign)]
     off_diagonals = [_drop_diagonal(matrix) for matrix in trial.heat]
     rows = []
     for row, (name, text) in enumerate(zip(trial.names, trial.texts, strict=True)):
@@ -467,7 +468,7 @@ def pair_heatmap(trial: Trial, token: str, benign: str = "") -> ReportFigure:
         "Rows are sentences with the copies, columns are sentences without. Copies of a sticky token make "
         "all rows similar: unrelated pairs become brighter, and a sentence becomes less similar to its own "
         "original (the diagonal).",
-        DataTable(("sentence", "text", *titles[: len(trial.heat)]), rows),
+        DataTable(("sentence", "text", *headings[: len(trial.heat)]), rows),  # a benign token may be missing
         narrow,
     )
 
@@ -475,21 +476,24 @@ def pair_heatmap(trial: Trial, token: str, benign: str = "") -> ReportFigure:
 def _drop_diagonal(matrix: Matrix) -> Matrix:
     # Shape (n, n - 1): each row without the similarity of a sentence to itself.
     size = len(matrix)
-    return matrix[~np.eye(size, dtype=bool)].reshape(size, -1)
+    is_other_sentence = ~np.eye(size, dtype=bool)
+    return matrix[is_other_sentence].reshape(size, size - 1)
 
 
 def _average_row(off_diagonals: Sequence[Matrix], row: int) -> list[float | None]:
-    # With a single sentence, there are no others to which it could be similar.
-    return [float(matrix[row].mean()) if matrix.shape[1] else None for matrix in off_diagonals]
+    # With a single sentence, there are no others to which it could be similar: the matrices are empty.
+    return [float(matrix[row].mean()) if matrix.size else None for matrix in off_diagonals]
 
 
 def _describe_heatmap(trial: Trial, off_diagonals: Sequence[Matrix]) -> str:
     text = ""
     if len(trial.names) > 1:
         names = ("without copies", "with copies of the token", "with copies of the benign token")
+        # Without benign tokens, there are only two matrices.
         means = [f"{name} {matrix.mean():.3f}" for name, matrix in zip(names, off_diagonals, strict=False)]
         text = f"Mean similarity of different sentences: {', '.join(means)}. "
-    to_originals = ", ".join(f"{np.diag(matrix).mean():.3f}" for matrix in trial.heat[1:])
+    with_copies = trial.heat[1:]  # their diagonals compare each sentence with its original
+    to_originals = ", ".join(f"{np.diag(matrix).mean():.3f}" for matrix in with_copies)
     return f"{text}Mean similarity of a sentence with copies to its original: {to_originals}."
 
 
@@ -517,8 +521,9 @@ def _draw_heatmap(trial: Trial, off_diagonals: Sequence[Matrix], token: str, ben
     plot.update_xaxes(showgrid=False)
     plot.update_yaxes(title_text="sentence with the copies", col=1)
     # The colour scale ignores the similarity of a sentence to itself, which is always the highest.
-    low = min((float(matrix.min()) for matrix in off_diagonals if matrix.size), default=0.0)
-    high = max((float(matrix.max()) for matrix in off_diagonals if matrix.size), default=1.0)
+    others = [matrix for matrix in off_diagonals if matrix.size]  # none with a single sentence
+    low = min((float(matrix.min()) for matrix in others), default=0.0)
+    high = max((float(matrix.max()) for matrix in others), default=1.0)
     color_axis = {
         "colorscale": "Cividis",
         "cmin": min(0.0, low),

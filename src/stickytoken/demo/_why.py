@@ -36,8 +36,8 @@ def why_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
         example = shared.make_worked_example(context)
         with context.model.encoder() as encoder:
             token = encoder.tokenizer.decode_many([(example.token_id,)])[0].strip()
-        copies = [token] * example.copies
-        return " ".join([example.carrier, *copies]), example.anchor
+        carrier_with_copies = " ".join([example.carrier, *[token] * example.copies])
+        return carrier_with_copies, example.anchor
 
     def respond(
         first: object,
@@ -61,19 +61,19 @@ def why_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
         if similarity.run is not None and Path(similarity.run).is_relative_to(shared.EXAMPLES):
             # The path of the installed package is of no use to visitors.
             similarity = replace(similarity, run="RUN")
-        lines = summary(similarity, _PAIRS)
-        grouped = similarity.grouped()
+        *facts, cause = summary(similarity, _PAIRS)  # the last sentences say what makes the texts similar
+        grouped = similarity.grouped()  # copies of a sticky token are one part
         html = ui.render(
             "why.html.j2",
-            headline=lines[-1],
-            lines=lines[:-1],
+            headline=cause,
+            lines=facts,
             why=grouped,
             pairs=grouped.strongest(_PAIRS),
             rows=shade_rows(grouped),
         )
         return [html]
 
-    shared_example = ui.Once()
+    shared_example = ui.Once()  # computed for the first visitor who opens the tab
 
     def answer_example(progress: gr.Progress) -> list[Any]:
         first_text, second_text = example_texts()
@@ -107,6 +107,7 @@ def why_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
 
 def _show_on(progress: gr.Progress) -> ProgressCallback:
     def show(step: Progress) -> None:
-        progress((step.done, max(1, step.total)), desc=step.stage)
+        total = max(1, step.total)  # Gradio divides by it
+        progress((step.done, total), desc=step.stage)
 
     return show

@@ -68,7 +68,7 @@ class RunLibrary:
         return f"report/{self.labels.index(label)}"
 
     def path_of_report(self, number: int) -> Path:
-        """Return the folder of the run whose report has this number, or raise RunError."""
+        """Return the folder of the run whose `report_path` ends in this number, or raise RunError."""
         if not 0 <= number < len(self.paths):
             raise RunError("there is no run with that number: reload the page of the app")
         return self.paths[self.labels[number]]
@@ -81,7 +81,7 @@ class RunLibrary:
         """
         if not isinstance(label, str) or label not in self.paths:
             raise RunError("there is no run with that name: choose one from the list")
-        with self._lock:
+        with self._lock:  # visitors may ask for it at the same time
             if label not in self._contents:
                 self._contents[label] = read_content(self.paths[label])
             return self._contents[label]
@@ -144,7 +144,8 @@ def _make_labels_distinct(runs: Sequence[ListedRun]) -> list[ListedRun]:
 
 
 def _list_run(path: Path) -> ListedRun:
-    return ListedRun(visible(path.resolve().name), path, RunFolder(path).read_finished()[0])
+    record, _ = RunFolder(path).read_finished()
+    return ListedRun(visible(path.resolve().name), path, record)
 
 
 # Seed for the choice of benign tokens.
@@ -184,7 +185,7 @@ class SharedModel:
         Sticky tokens of the run, and tokens that do not fit into the model's input, are excluded.
         """
         excluded = self._unread | {token_id}
-        if run is not None:
+        if run is not None:  # without a run, no token is known to be sticky
             excluded |= run.sticky_ids
         return match_benign(self.vocabulary, token_id, excluded, count, _SEED).tokens
 
@@ -195,10 +196,11 @@ class SharedModel:
         """
         name = self._string(token_id)
         try:
-            named = named_token(self.vocabulary, name)
+            is_unambiguous = named_token(self.vocabulary, name).id == token_id
         except InputError:
-            return f"#{token_id}"
-        return name if named.id == token_id and visible(name) == name else f"#{token_id}"
+            is_unambiguous = False
+        can_be_typed = visible(name) == name
+        return name if is_unambiguous and can_be_typed else f"#{token_id}"
 
     def shown_name(self, token_id: int) -> str:
         """Return the string of a token, with invisible characters made visible."""
@@ -268,7 +270,8 @@ def named_token(vocabulary: Vocabulary, name: object) -> Token:
         raise InputError("the token is empty: write it as in the vocabulary, or # and its id")
     if len(name) > _TOKEN_CHARACTERS:
         raise InputError(f"the token has {len(name):,} characters, and the limit is {_TOKEN_CHARACTERS}")
-    return available_tokens(vocabulary, token_ids(vocabulary, parse_token(name)))[0]
+    (token,) = available_tokens(vocabulary, token_ids(vocabulary, parse_token(name)))
+    return token
 
 
 @dataclass(frozen=True)
@@ -288,17 +291,18 @@ class AppContext:
     def verdict_of(self, token_id: int) -> str | None:
         """Return the run's verdict on a token, with the reason; None if the token was not judged."""
         rows = [] if self.run is None else self.run.tokens.filter(token_id=token_id).to_dicts()
-        for row in rows:
-            if row["verdict"] is not None:
-                reason = row.get("reason")
-                return f"{row['verdict']} in the run: {reason}" if reason else f"{row['verdict']} in the run"
-        return None
+        if not rows or rows[0]["verdict"] is None:
+            return None
+        verdict = f"{rows[0]['verdict']} in the run"
+        reason = rows[0].get("reason")
+        return f"{verdict}: {reason}" if reason else verdict
 
 
 def make_context(model: SharedModel, library: RunLibrary, corpus: Sentences) -> AppContext:
     """Return the context of an app, which contains the first finished run of the loaded model, if any."""
     for label, record in library.records.items():
-        if record.result is not None and model.is_model_of(record):
+        is_finished = record.result is not None
+        if is_finished and model.is_model_of(record):
             return AppContext(model, library, library.content(label), corpus)
     return AppContext(model, library, content=None, corpus=corpus)
 
@@ -323,7 +327,7 @@ class Startup:
         except StickyTokenError as error:
             self._context.set_exception(error)
             raise
-        except BaseException:
+        except BaseException:  # visitors must not wait for ever, even if the app is stopped
             self._context.set_exception(ModelError(f"{self.model_name} was not loaded: start the app again"))
             raise
         self._context.set_result(context)
@@ -337,7 +341,7 @@ def make_tampered_model(original: Any) -> SharedModel:
     """Return a copy of the packaged model with the embedding rows that the packaged example tampered with."""
     import torch
 
-    rows = np.load(TAMPERED / "rows.npz")
+    rows = np.load(TAMPERED / "rows.npz")  # token ids, and their new embeddings
     model = deepcopy(original.model)
     weight = model[0].auto_model.get_input_embeddings().weight
     with torch.no_grad():
@@ -411,7 +415,7 @@ def list_tokens(content: RunContent | None) -> list[tuple[int, str]]:
     if content is None:
         return []
     listed = dict(content.sticky.head(_LISTED).select("token_id", "verdict").iter_rows())
-    others = dict.fromkeys(content.run.strongest(_STRONGEST)["token_id"], "not sticky")
+    others = dict.fromkeys(content.run.strongest(_STRONGEST)["token_id"], "not sticky")  # none is flagged
     return list((listed | others).items())
 
 

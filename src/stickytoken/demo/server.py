@@ -96,6 +96,7 @@ class _CheckedBlocks(gr.Blocks):
     """Gradio blocks that answer a malformed request with a one-line error."""
 
     async def preprocess_data(self, block_fn: Any, inputs: list[Any], *args: Any, **kwargs: Any) -> Any:
+        # Gradio calls this with the values that a browser sends for an event, and the event's definition.
         if len(inputs) != len(block_fn.inputs):
             raise _malformed_error(
                 f"the request has {len(inputs)} values, but the event takes {len(block_fn.inputs)}"
@@ -106,6 +107,7 @@ class _CheckedBlocks(gr.Blocks):
             raise _malformed_error(str(error)) from error
 
     async def call_function(self, *args: Any, **kwargs: Any) -> Any:
+        # The handlers answer errors themselves, so that one here comes from a value that no handler takes.
         try:
             return await super().call_function(*args, **kwargs)
         except Exception as error:
@@ -199,11 +201,13 @@ class RequestGuard:
 
     def _refusal(self, scope: Scope) -> _Refusal | None:
         headers = Headers(scope=scope)
+        # A browser names the site whose page sends a request, if it is another one or the request may change
+        # something.
         if any(not self._is_own_origin(origin, headers) for origin in headers.getlist("origin")):
             return _Refusal(403, "this app answers its own page only")
         if scope["type"] == "websocket":
             return _Refusal(403, "this app has no websockets")
-        if scope["method"] in ("GET", "HEAD", "OPTIONS"):
+        if scope["method"] in ("GET", "HEAD", "OPTIONS"):  # these change nothing, and have no body
             return None
         return _refuse_body(scope["path"], headers)
 
@@ -235,7 +239,8 @@ async def _refuse(scope: Scope, receive: Receive, send: Send, refusal: _Refusal)
 class _TrustedHosts:
     """Wraps apps so that requests with unknown host names are rejected.
 
-    `add` allows further host names after the server has started.
+    `add` allows further host names after the server has started: Starlette calls this object to wrap the app,
+    as it would call a middleware class, and later has no way to change what it has made.
     """
 
     def __init__(self) -> None:
@@ -315,12 +320,13 @@ def serve(blocks: gr.Blocks, library: RunLibrary, port: int, share: bool) -> Ser
     guards = [Middleware(trusted_hosts), Middleware(RequestGuard, public_hosts=public_hosts)]
     # The theme uses system fonts, so that none are downloaded.
     theme = gr.themes.Default(primary_hue="blue", font=_FONTS, font_mono=_MONO).set(**_COLORS)
+    # Whatever else Gradio offers on a page is switched off.
     launch_options: dict[str, Any] = {
         "server_name": HOST,
         "server_port": free_port,
         "share": share,
         "quiet": True,
-        "prevent_thread_lock": True,
+        "prevent_thread_lock": True,  # returns, and serves in the background
         "inbrowser": False,
         "show_error": False,
         "footer_links": [],
@@ -344,7 +350,7 @@ def serve(blocks: gr.Blocks, library: RunLibrary, port: int, share: bool) -> Ser
         raise InputError(
             "no public address could be made: check the network, or start the app without --share"
         )
-    if public_url:
+    if public_url:  # known only now, when the app is served already
         public_host = (urlsplit(public_url).hostname or "").lower()
         trusted_hosts.add(public_host)
         public_hosts.add(public_host)

@@ -107,12 +107,13 @@ def explain(
         token_id: match_benign(vocabulary, token_id, excluded, settings.benign, settings.seed)
         for token_id in token_ids
     }
-    run_of_carriers = run if sentences is None else None
+    run_of_carriers = run if sentences is None else None  # the user's sentences come before the run's
     material = choose_texts(encoder, settings, run_of_carriers, carrier_texts, corpus)
     job = Job(inspector, vocabulary, settings, material, run, progress)
     explanations = []
     for token_id, match in matches.items():
         identity_parts = job.list_identity_parts(token_id, match)
+        # To be called with the folder that keeps what is computed, or None.
         compute = partial(job.explain, token_id, match, identity_parts)
         if out is None:
             explanations.append(compute(None))
@@ -158,6 +159,7 @@ def _require_unlocked(folder: Path, tokens: TokenSource | None, run: Run | None)
     """
     requested = _choose_worst(run) if tokens is None else tokens
     names: Sequence[object] = requested if isinstance(requested, (list, tuple)) else [requested]
+    # The vocabulary is not known yet: this check comes before the model is loaded.
     ids_in_run = {} if run is None else dict(run.tokens.select("token", "token_id").iter_rows())
     for name in names:
         token_id = ids_in_run.get(name) if isinstance(name, str) else name

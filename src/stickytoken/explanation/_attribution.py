@@ -112,7 +112,7 @@ class Attributor:
         carriers = self.material.carriers[: self.settings.attribution_carriers]
         attributed_ids = [token_id, *benign_ids[: self.settings.attribution_benign]]
         paired_carriers = self.material.carriers[: self.settings.pairs]
-        pairs = [self._choose_pair(carrier, token_id) for carrier in paired_carriers]
+        pairs = [self._pair_with_anchor(carrier, token_id) for carrier in paired_carriers]
         # The work is counted in parts of texts. In a pair, each token is a part of its own.
         part_count = sum(len(set(carrier.labels)) for carrier in carriers)
         total = len(attributed_ids) * part_count + sum(pair.size for pair in pairs)
@@ -121,24 +121,24 @@ class Attributor:
 
         results: dict[int, list[dict[str, Any]]] = {attributed_id: [] for attributed_id in attributed_ids}
         for number, (attributed_id, carrier) in enumerate(itertools.product(attributed_ids, carriers)):
-            compute = partial(self._attribute_by_part, carrier, attributed_id)
-            work = len(set(carrier.labels))
+            compute = partial(self._measure_contributions, carrier, attributed_id)
+            work = len(set(carrier.labels))  # number of parts
             result = stored.read_or_compute("attribution", number, attributed_id, work, compute)
             results[attributed_id].append(result)
-        by_token = {
-            attributed_id: {
-                name: np.array([result[name] for result in results_of_token]) for name in AREAS["attribution"]
+        by_token: dict[int, dict[str, Floats]] = {}
+        for attributed_id, by_carrier in results.items():
+            by_token[attributed_id] = {
+                measure: np.array([result[measure] for result in by_carrier])
+                for measure in AREAS["attribution"]
             }
-            for attributed_id, results_of_token in results.items()
-        }
         attributed_pairs = []
         for number, pair in enumerate(pairs):
-            compute = partial(self._attribute_by_position, pair)
+            compute = partial(self._divide_similarity, pair)
             result = stored.read_or_compute("pair", number, token_id, pair.size, compute)
             attributed_pairs.append(AttributedPair(pair, np.array(result["matrix"])))
         return Attribution(by_token, attributed_pairs)
 
-    def _choose_pair(self, carrier: PlacedCarrier, token_id: int) -> _Pair:
+    def _pair_with_anchor(self, carrier: PlacedCarrier, token_id: int) -> _Pair:
         """Pair a carrier with one unrelated anchor.
 
         The anchor is the one with the median similarity among all anchors that are unrelated to the carrier
@@ -162,21 +162,25 @@ class Attributor:
         vector: Floats = self.encoder.encode_ids([carrier.before])[0].astype(np.float64)
         return vector
 
-    def _attribute_by_part(self, carrier: PlacedCarrier, token_id: int) -> dict[str, float]:
+    def _measure_contributions(self, carrier: PlacedCarrier, token_id: int) -> dict[str, float]:
+        """Return what copies and carrier add to the similarity with unrelated anchors, on average."""
         vector = self._encode_without_copies(carrier)
-        unrelated = self.surroundings.anchors[self.surroundings.find_unrelated(vector)]
+        unrelated = self.surroundings.anchors[self.surroundings.find_unrelated(vector)]  # unit vectors
         # A carrier may lack a `Part`, such as the prompt, but `divide_vector` needs consecutive numbers.
         present_parts = sorted(set(carrier.labels))
         labels = [present_parts.index(label) for label in carrier.labels]
-        contributions = divide_vector(self.encoder, carrier.with_copies(token_id), labels)
-        means = dict(zip(present_parts, (contributions @ unrelated.T).mean(axis=1).tolist(), strict=True))
-        return {_FROM_COPIES: means[Part.COPIES], _FROM_CARRIER: means.get(Part.CARRIER, 0.0)}
+        # One vector per part, shape (parts, d). They sum to the unit vector of the text.
+        vectors_of_parts = divide_vector(self.encoder, carrier.with_copies(token_id), labels)
+        means_of_parts = (vectors_of_parts @ unrelated.T).mean(axis=1).tolist()
+        mean_by_part = dict(zip(present_parts, means_of_parts, strict=True))
+        # A carrier may consist of its prompt alone.
+        return {_FROM_COPIES: mean_by_part[Part.COPIES], _FROM_CARRIER: mean_by_part.get(Part.CARRIER, 0.0)}
 
-    def _attribute_by_position(self, pair: _Pair) -> dict[str, Any]:
-        # Each token is a part of its own.
+    def _divide_similarity(self, pair: _Pair) -> dict[str, Any]:
+        """Divide the similarity of a pair among its tokens, each of which is a part of its own."""
         carrier = divide_vector(self.encoder, pair.carrier_ids, range(len(pair.carrier_ids)))
         anchor = divide_vector(self.encoder, pair.anchor_ids, range(len(pair.anchor_ids)))
-        return {"matrix": carrier @ anchor.T}
+        return {"matrix": carrier @ anchor.T}  # shape (carrier tokens, anchor tokens)
 
 
 @dataclass
@@ -230,7 +234,7 @@ def make_pair_rows(token_id: int, pairs: Sequence[AttributedPair]) -> list[dict[
 def make_cell_rows(
     token_id: int, pairs: Sequence[AttributedPair], names: Mapping[int, str]
 ) -> list[dict[str, Any]]:
-    """Return a row for each cell in the attributed pairs' matrices."""
+    """Return a row for each cell in the attributed pairs' matrices; ``names`` are those of token ids."""
     cells = []
     for number, attributed in enumerate(pairs):
         pair = attributed.pair

@@ -103,6 +103,7 @@ class Job:
 
     @cached_property
     def matrix(self) -> EmbeddingMatrix | None:
+        """The model's embedding matrix; None if it does not expose the matrix."""
         rows = self.inspector.embedding_matrix()
         return None if rows is None else EmbeddingMatrix(rows, self.inspector.encoder.tokenizer.entries)
 
@@ -158,7 +159,8 @@ class Job:
         notes = self._list_notes(measured, token_id)
         attribution = NO_ATTRIBUTION
         if self.settings.attribution:
-            if folder is not None:  # these tables can be read even if the attribution is interrupted
+            # Attribution takes longest. If it is interrupted, the tables can be read without it.
+            if folder is not None:
                 files.write_tables(folder, self._make_tables(token_id, match, measured, attribution))
             attributor = Attributor(self.inspector.encoder, self.material, self.surroundings, self.settings)
             attribution = attributor.attribute(token_id, benign_ids, folder, self.progress)
@@ -172,7 +174,8 @@ class Job:
         tables = self._make_tables(token_id, match, measured, attribution)
         measures = tables["measures"].to_dicts()
         differences = find_differences(measures)
-        run_columns = identity_parts["run"]
+        run_columns = identity_parts["run"]  # what the run says about the token, or None
+        # The cells of the attribution are too many for the record.
         rows_by_table = {
             name: table.drop("token_id", "token", strict=False).to_dicts()
             for name, table in tables.items()
@@ -206,7 +209,7 @@ class Job:
     def _list_notes(self, measured: Mapping[str, Any], token_id: int) -> list[str]:
         """Return notes on the measures that the model does not support, and on limits of the results."""
         name = self.model_name
-        measures = measured["values"][str(token_id)]
+        measures = measured["values"][str(token_id)]  # read from JSON, whose keys are strings
         notes = []
         if not self.inspector.has_layers:
             notes.append(f"{name} is a static embedding model: it has no attention and no layers")
@@ -232,7 +235,10 @@ class Job:
         measured: Mapping[str, Mapping[str, Any]],
         attribution: Attribution,
     ) -> dict[str, pl.DataFrame]:
-        """Return all tables of a token; ``measured`` is the result of `measuring.measure`, read from JSON."""
+        """Return all tables of a token.
+
+        ``measured`` is the result of `measuring.measure`, read from JSON, whose keys are strings.
+        """
         names = self.inspector.encoder.tokenizer.entries
         benign_ids = [benign.id for benign in match.tokens]
         measures = self._make_text_rows(token_id, benign_ids, measured)
@@ -294,7 +300,7 @@ class Job:
             benign_values = np.array([values_by_token[benign_id][name] for benign_id in benign_ids])
             rows += make_measure_rows(name, np.array(values), benign_values, self.settings.confidence)
         for name, distances in measured["distances"][str(token_id)].items():
-            token_distances = np.array(distances[0])
+            token_distances = np.array(distances[0])  # shape (carriers, layers + 1)
             benign_distances = np.array(distances[1:])
             rows += make_measure_rows(name, token_distances, benign_distances, self.settings.confidence)
         return rows
@@ -302,7 +308,7 @@ class Job:
     def _make_attribution_rows(
         self, token_id: int, benign_ids: Sequence[int], attribution: Attribution
     ) -> list[dict[str, Any]]:
-        by_token = attribution.by_token
+        by_token = attribution.by_token  # empty if nothing was attributed
         attributed_ids = [benign_id for benign_id in benign_ids if benign_id in by_token]
         rows: list[dict[str, Any]] = []
         for name, contributions in by_token.get(token_id, {}).items():

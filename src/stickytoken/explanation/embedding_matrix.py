@@ -53,18 +53,18 @@ class EmbeddingMatrix:
         means = {"mean": self._compute_mean(all_indices)}
         if self.unused:
             means["unused"] = self._compute_mean(np.array(self.unused))
-        chunks: dict[str, list[Floats]] = {}
+        chunks: dict[str, list[Floats]] = {}  # of each measure, to be joined
         for rows in self._read_chunks(all_indices):
             norms = np.linalg.norm(rows, axis=1)
             chunks.setdefault("embedding_norm", []).append(norms)
             for name, mean in means.items():
                 distances = np.linalg.norm(rows - mean, axis=1)
                 products_of_norms = norms * np.linalg.norm(mean)
-                cosines = np.full_like(norms, np.nan)
+                cosines = np.full_like(norms, np.nan)  # stays NaN where a norm is 0
                 np.divide(rows @ mean, products_of_norms, out=cosines, where=products_of_norms > 0)
                 chunks.setdefault(f"embedding_distance_to_{name}", []).append(distances)
                 chunks.setdefault(f"embedding_cosine_to_{name}", []).append(cosines)
-        return {name: np.concatenate(name_chunks) for name, name_chunks in chunks.items()}
+        return {name: np.concatenate(chunks_of_measure) for name, chunks_of_measure in chunks.items()}
 
     def find_neighbours(self, token_id: int, count: int) -> list[tuple[int, float]]:
         """Return the ids of the entries nearest to a token by cosine, and their cosines, nearest first.
@@ -96,6 +96,7 @@ class EmbeddingMatrix:
         centre = self._compute_mean(entries)
         width = self.rows.shape[1]
         unit_sum = np.zeros(width)
+        # Its eigenvalues are proportional to the variances along the principal components.
         scatter = np.zeros((width, width))
         for rows in self._read_chunks(entries):
             unit_sum += unit_vectors(rows).sum(axis=0)
@@ -103,6 +104,7 @@ class EmbeddingMatrix:
             scatter += centred.T @ centred
         mean_unit = unit_sum / (norms > 0).sum()  # a row of zeros has no unit vector
         variances = np.linalg.eigvalsh(scatter)
+        # In ascending order; all are 0 if all rows are equal.
         first_share = float(variances[-1] / variances.sum()) if variances.sum() > 0 else 0.0
         return {
             "entries": len(entries),
@@ -117,6 +119,7 @@ class EmbeddingMatrix:
 
     @property
     def _entries_with_rows(self) -> list[int]:
+        # A tokenizer may have more entries than the matrix has rows.
         return [entry for entry in self.names if entry < len(self.rows)]
 
     def _compute_mean(self, indices: NDArray[np.intp]) -> Any:

@@ -194,7 +194,7 @@ def read_or_compute(
     if shard is not None:
         return json.loads(shard["content"][0]), False
     started = time.perf_counter()
-    content = json.dumps(compute(), default=np.ndarray.tolist)
+    content = json.dumps(compute(), default=np.ndarray.tolist)  # arrays become lists
     if folder is not None:
         cost = store.ShardCost(time.perf_counter() - started, 1)
         folder.write_shard(stage, index, [{"token_id": token_id, "content": content}], cost)
@@ -222,7 +222,7 @@ def explanation_folders(folder: Path) -> list[Path]:
         folders = [path.parent for path in folder.glob(f"*/{EXPLANATION_FILE}")]
     except OSError as error:
         raise RunError(f"{folder} cannot be read: {error.strerror or error}") from error
-    return sorted(folders, key=lambda path: (len(path.name), path.name))
+    return sorted(folders, key=lambda path: (len(path.name), path.name))  # 99 before 100
 
 
 # Columns that may be null. For example, a row of zeros has no cosine.
@@ -250,9 +250,14 @@ def _read_record(folder: store.ResultFolder) -> ExplanationRecord | None:
     return folder.read_record(EXPLANATION_FILE, ExplanationRecord, EXPLANATION_SCHEMA_VERSION, "explain")
 
 
+def _has_all_tables(record: resume.MeasurementRecord, folder: store.ResultFolder) -> bool:
+    del record
+    return all((folder.path / f"{name}.parquet").is_file() for name in TABLE_SCHEMAS)
+
+
 _KIND: resume.MeasurementKind[resume.MeasurementRecord] = resume.MeasurementKind(
     "explanation",
     EXPLANATION_FILE,
     _read_record,
-    lambda record, folder: all((folder.path / f"{name}.parquet").is_file() for name in TABLE_SCHEMAS),
+    _has_all_tables,
 )

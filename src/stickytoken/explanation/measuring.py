@@ -79,7 +79,7 @@ def place_copies(encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[
             generator = np.random.default_rng([settings.seed, _GAPS_KEY, number, 0])
             draw = partial(generator.integers, endpoint=True)
             path = draw_path(draw, len(tokenized.words), settings.copies)
-        prompt_length = len(tokenized.head)
+        prompt_length = len(tokenized.head)  # the head has the ids of the prompt
         template = copies_as_ids(_COPY, tokenized, settings.placement, settings.copies, path)
         carriers.append(
             PlacedCarrier(
@@ -94,6 +94,7 @@ def place_copies(encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[
 
 
 def _label_ids(ids: Sequence[int], prompt_length: int) -> tuple[int, ...]:
+    # The `Part` of each id.
     labels = [int(Part.PROMPT)] * prompt_length
     for entry in ids[prompt_length:]:
         part = Part.COPIES if entry == _COPY.id else Part.CARRIER
@@ -140,7 +141,7 @@ def choose_texts(
             model.
     """
     order = np.random.default_rng([settings.seed]).permutation(len(corpus)).tolist()
-    shuffled_texts = list(dict.fromkeys(corpus.texts[index] for index in order))
+    shuffled_texts = list(dict.fromkeys(corpus.texts[index] for index in order))  # each once
     if run is None:
         carrier_texts = _choose_corpus_carriers(shuffled_texts, settings)
         source = corpus.source
@@ -171,13 +172,14 @@ def _choose_corpus_carriers(shuffled_texts: Sequence[str], settings: ExplainSett
     # Twice as many carriers as needed are returned, because some may not fit into the model. At most half of
     # the texts become carriers, so that others are left as anchors. `open_ended` removes the full stop, after
     # which copies have a different effect.
-    shortest = sorted(shuffled_texts, key=len)[: min(2 * settings.carriers, max(1, len(shuffled_texts) // 2))]
-    chosen = set(shortest)
-    return list(dict.fromkeys(open_ended(text) for text in shuffled_texts if text in chosen))
+    most_carriers = min(2 * settings.carriers, max(1, len(shuffled_texts) // 2))
+    shortest = set(sorted(shuffled_texts, key=len)[:most_carriers])
+    in_random_order = [open_ended(text) for text in shuffled_texts if text in shortest]
+    return list(dict.fromkeys(in_random_order))  # two may differ in their full stop alone
 
 
 def _choose_anchors(encoder: IdEncoder, texts: Sequence[str], carriers: Sequence[str]) -> list[str]:
-    taken = {open_ended(text) for text in carriers}
+    taken = {open_ended(text) for text in carriers}  # a carrier has lost its full stop
     others = [text for text in texts if open_ended(text) not in taken]
     anchors = []
     for text, tokenized in zip(others, encoder.tokenize(others), strict=True):
@@ -226,8 +228,10 @@ class Surroundings:
         the least similar anchors count as unrelated.
         """
         similarities = self.anchors @ unit_vectors(vector)
-        below: NDArray[np.bool_] = similarities < self.mean_similarity
-        return below if below.any() else np.asarray(similarities == similarities.min())
+        is_unrelated: NDArray[np.bool_] = similarities < self.mean_similarity
+        if not is_unrelated.any():
+            is_unrelated = np.asarray(similarities == similarities.min())
+        return is_unrelated
 
 
 def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[str, Floats]:
@@ -252,7 +256,7 @@ def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[
         own_after = after.hidden[:, after.labels == Part.CARRIER].astype(np.float64)
         copies = after.hidden[:, after.labels == Part.COPIES].astype(np.float64)
         measures["copies_norm"] = np.linalg.norm(copies, axis=-1).mean(axis=1)
-        if own_before.shape[1]:
+        if own_before.shape[1]:  # a carrier may consist of its prompt alone
             measures["carrier_cosine_drift"] = (1 - _compute_cosine(own_before, own_after)).mean(axis=1)
             distances = np.linalg.norm(own_after - own_before, axis=-1)
             measures["carrier_euclidean_drift"] = distances.mean(axis=1)
@@ -271,6 +275,7 @@ def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[
             # relative to the length of the pooled states.
             measures["pooling_toward_mean"] = from_copies @ surroundings.direction / np.sqrt(square)
             measures["vector_toward_mean"] = after.pooled @ surroundings.direction / np.sqrt(square)
+    # How much closer the copies bring the text's vector to unrelated anchors, on average.
     unrelated = surroundings.find_unrelated(before.vector.astype(np.float64))
     movement = exact_unit_vectors(after.vector) - exact_unit_vectors(before.vector)
     measures["lift_sentences"] = (surroundings.anchors[unrelated] @ movement).mean()
@@ -297,6 +302,7 @@ def _average_attention_on_copies(
 
 
 def _compute_cosine(left: Floats, right: Floats) -> Any:
+    # Of states along the last axis.
     products_of_norms = np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1)
     products = (left * right).sum(axis=-1)
     cosines = np.ones_like(products)  # a state of zeros has no direction, and counts as unchanged
@@ -380,13 +386,14 @@ def measure(
 
 
 def _count_carriers_at_a_time(inspector: Inspector, carriers: Sequence[PlacedCarrier]) -> int:
-    # The longest carrier has the largest hidden states. If the model exposes none, nothing is held.
+    # The longest carrier has the largest hidden states. If the model exposes none, nothing is kept in memory.
     longest = max(carriers, key=lambda carrier: len(carrier.before))
     hidden = inspector.look([longest.before], [longest.before_labels], Part.SPECIAL)[0].hidden
     return len(carriers) if hidden is None else max(1, HELD_BYTES // hidden.nbytes)
 
 
 def _average_states_of_copies(insides: Sequence[Inside]) -> Floats | None:
+    """Return the mean state of the copies in each carrier; None if the model exposes no hidden states."""
     means = []
     for inside in insides:
         if inside.hidden is None:
@@ -402,7 +409,7 @@ def _measure_distances_from_benign(states: Sequence[Floats]) -> Floats:
     ``states`` are the mean states of the copies, shape (carriers, layers + 1, D), of the token and then of
     each benign token. A benign token is compared with the others, so its own states are not in their mean.
     """
-    benign = np.stack(states[1:])
+    benign = np.stack(states[1:])  # shape (benign tokens, carriers, layers + 1, D)
     centres = [benign.mean(axis=0)]
     centres += [np.delete(benign, index, axis=0).mean(axis=0) for index in range(len(benign))]
     cosine_distances = []
@@ -425,9 +432,10 @@ def _keep_common_measures(
     observed: Mapping[int, Sequence[Mapping[str, Floats]]],
 ) -> dict[int, dict[str, Floats]]:
     # For each token id, ``observed`` has one dict per carrier with the measures by name.
-    common_names = set.intersection(*(set(measures) for rows in observed.values() for measures in rows))
+    all_measures = [measures for by_carrier in observed.values() for measures in by_carrier]
+    common_names = set.intersection(*(set(measures) for measures in all_measures))
     stacked = {}
-    for token_id, rows in observed.items():
-        names = [name for name in rows[0] if name in common_names]  # in the order of the measures
-        stacked[token_id] = {name: np.stack([measures[name] for measures in rows]) for name in names}
+    for token_id, by_carrier in observed.items():
+        names = [name for name in by_carrier[0] if name in common_names]  # in the order of the measures
+        stacked[token_id] = {name: np.stack([measures[name] for measures in by_carrier]) for name in names}
     return stacked

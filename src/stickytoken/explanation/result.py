@@ -95,8 +95,8 @@ def describe_verdict(
     strongest = _describe_strongest(rows, differences)
     lift = _find_lift_beside_benign(rows)
     if run_row is not None:
-        # The sentences about the run come first, because the run measured more texts. The sentences about the
-        # run also quote the lift, so the area "similarity", whose only measure is the lift, is left out.
+        # The sentences about the run come first, because it measured more texts. They also quote the lift, so
+        # that the area "similarity", whose only measure is the lift, is left out of the others.
         strongest.pop("similarity", None)
         listed = f": {'; '.join(strongest.values())}" if strongest else ""
         return (
@@ -128,6 +128,7 @@ def describe_verdict(
 
 
 def _describe_strongest(rows: Sequence[dict[str, Any]], differences: Sequence[Finding]) -> dict[str, str]:
+    """Return a clause about the strongest finding of each area, keyed by area, in `_AREA_ORDER`."""
     layers = [row["layer"] for row in rows if row["layer"] is not None]
     last_layer = max(layers, default=None)
     strongest: dict[str, str] = {}  # keyed by area; the first finding of an area is its strongest
@@ -145,6 +146,7 @@ def _find_lift_beside_benign(rows: Sequence[dict[str, Any]]) -> dict[str, Any] |
 
 
 def _describe_lift(rows: Sequence[dict[str, Any]]) -> str:
+    """Return a clause about the token's rise in similarity to unrelated texts; empty if it is unknown."""
     for row in rows:
         if row["measure"] == _LIFT and row["value"] is not None:
             mean = f"mean of the benign tokens {row['benign_mean']:.3f}"

@@ -156,7 +156,7 @@ class Compared:
     def row(self, place: int) -> dict[str, Any]:
         """Return the numbers for one layer or head, keyed by column; None for a number that is not finite."""
         row: dict[str, Any] = {}
-        for column in NUMBERS:
+        for column in NUMBERS:  # these are names of attributes, too
             number = float(getattr(self, column)[place])
             row[column] = number if math.isfinite(number) else None
         is_comparable = row["value"] is not None and row["benign_mean"] is not None
@@ -203,6 +203,7 @@ def compare(values: Floats, benign: Floats, confidence: float, family: int, boun
     # If all benign tokens have the same value, the interval would have no width, and a rounding error would
     # put the token's value outside the interval.
     rounding = _ROUNDING * (1 + np.abs(centre))
+    # Two-sided, and divided among the comparisons of the family.
     quantile = scipy.stats.t.ppf(1 - (1 - confidence) / (2 * family), benign_count - 1)
     reach = np.maximum(quantile * spread * np.sqrt(1 + 1 / benign_count), rounding)
     deviations = np.divide(
@@ -234,7 +235,7 @@ def _compute_interval(values: Floats, scale: _Scale, confidence: float) -> tuple
     """
     count = len(values)
     value = values.mean(axis=0)
-    if count == 1:
+    if count == 1:  # one text says nothing about how texts vary
         undefined = np.full_like(value, np.nan)
         return undefined, undefined
     scaled_value = scale.scaled(value)
@@ -257,7 +258,7 @@ def compute_distances(sample: Floats, reference: Floats) -> tuple[float, float]:
     distance = float(scipy.stats.wasserstein_distance(sample, reference))
     low = min(sample.min(), reference.min())
     high = max(sample.max(), reference.max())
-    if high - low <= _ROUNDING:
+    if high - low <= _ROUNDING:  # all values are equal, so the histograms would be, too
         return distance, 0.0
     edges = np.linspace(low, high, _BINS + 1)
     # Adding half a count to every bin keeps all bins from being empty.
@@ -285,13 +286,15 @@ def make_measure_rows(name: str, values: Floats, benign: Floats, confidence: flo
         family = values.shape[1]
     else:
         family = len(AREAS[area])
+        # A single place, as the last axis.
         values = values[:, None]
         benign = benign[:, :, None]
     compared = compare(values, benign, confidence, family, BOUNDS.get(name, UNBOUNDED))
     first_layer = 1 if area == "attention" else 0  # layer 0 is the embedding layer, which has no attention
     rows = []
     for place in range(values.shape[1]):
-        row = {"area": area, "measure": name, "layer": place + first_layer if has_layers else None}
+        layer = place + first_layer if has_layers else None
+        row: dict[str, Any] = {"area": area, "measure": name, "layer": layer}
         row |= compared.row(place)
         row["benign_tokens"] = len(benign)
         # An embedding is measured once, without carriers.
@@ -320,9 +323,9 @@ def make_head_rows(heads: Floats, benign: Floats, confidence: float) -> list[dic
     rows = []
     for layer in range(layer_count):
         row = {"layer": layer + 1, "head": None, **by_layer.row(layer)}
-        rows.append(
-            row | _compare_distributions(heads[:, layer].mean(axis=1), benign[:, :, layer].mean(axis=2))
-        )
+        layer_means = heads[:, layer].mean(axis=1)  # shape (carriers,)
+        benign_layer_means = benign[:, :, layer].mean(axis=2)  # shape (k, carriers)
+        rows.append(row | _compare_distributions(layer_means, benign_layer_means))
         for head in range(head_count):
             row = {"layer": layer + 1, "head": head, **by_head.row(layer * head_count + head)}
             rows.append(row | _compare_distributions(heads[:, layer, head], benign[:, :, layer, head]))
@@ -338,9 +341,9 @@ def _compare_distributions(values: Floats, benign: Floats) -> dict[str, float]:
     wasserstein, divergence = compute_distances(values, benign.ravel())
     benign_wasserstein = []
     benign_divergence = []
-    for index, benign_values in enumerate(benign):
+    for index, values_of_one in enumerate(benign):
         rest = np.delete(benign, index, axis=0).ravel()
-        distance_to_rest, divergence_from_rest = compute_distances(benign_values, rest)
+        distance_to_rest, divergence_from_rest = compute_distances(values_of_one, rest)
         benign_wasserstein.append(distance_to_rest)
         benign_divergence.append(divergence_from_rest)
     return {

@@ -59,10 +59,9 @@ def report(
         format: ``html`` for one self-contained file, ``md`` or ``json``. By default, the suffix of ``out``
             decides; without ``out``, or with another suffix, the format is ``html``.
         out: File that the report is also written to, in an existing folder.
-        figures: Folder to save the figures in, as PNG, SVG and PDF. For a run, these include three figures
-            from Chen et al. (2025) that the page does not show: similarities of pairs before and after
-            insertion, mean shift by number of copies, and categories of flagged tokens. Saving figures
-            requires the ``figures`` extra and either Chrome or Chromium.
+        figures: Folder to save the figures in, as PNG, SVG and PDF. For a run, these include one from Chen et
+            al. (2025) that the page does not show: the categories of flagged tokens. Saving figures requires
+            the ``figures`` extra and either Chrome or Chromium.
         explanations: Output folder of `explain`. Default: the folder ``explain`` in the run folder.
 
     Returns:
@@ -121,7 +120,8 @@ def _render(subject: RunContent | Comparison, report_format: Format) -> str:
 def _collect_figures(subject: RunContent | Comparison) -> list[ReportFigure]:
     if isinstance(subject, Comparison):
         return comparison_figures(subject)
-    figures = [*report_figures(subject), flagged_categories(subject.tokens)]
+    figures = report_figures(subject)
+    figures.append(flagged_categories(subject.tokens))  # the page does not show it
     for token in explained_tokens(subject):
         figures += token.figures
     return figures
@@ -160,12 +160,12 @@ def save_figures(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
     except OSError as error:
         raise RunError(f"{folder} cannot be created: {error.strerror or error}") from error
     with TemporaryDirectory() as temporary:
-        paths = _draw(figures, Path(temporary))
-        for path in paths:
+        drawn_paths = _draw(figures, Path(temporary))
+        for path in drawn_paths:
             # The file is copied, because the folder may be on a different disk from the temporary folder, and
             # a file cannot be moved to another disk by renaming it.
             write_atomically(folder / path.name, path.read_bytes())
-    return [folder / path.name for path in paths]
+    return [folder / path.name for path in drawn_paths]
 
 
 def _draw(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
@@ -175,6 +175,7 @@ def _draw(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
     from plotly.graph_objects import Figure
     from plotly.io import write_images
 
+    # On the page, figures are transparent.
     white = {"paper_bgcolor": "white", "plot_bgcolor": "white"}
     plots = []
     paths = []
@@ -186,13 +187,15 @@ def _draw(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
     try:
         write_images(plots, paths, width=_WIDTH, height=heights, scale=_SCALE)
     except (ChromeNotFoundError, BrowserFailedError, BrowserClosedError, RuntimeError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        message = str(error).strip() or type(error).__name__
+        reason = message.splitlines()[0]  # its further lines would not fit into ours
         raise InputError(
             f"figures are drawn by Chrome or Chromium, but neither could be started ({reason}): install "
             "either of them, or set BROWSER_PATH to its executable; the HTML report itself needs no browser"
         ) from error
     except OSError as error:
         raise RunError(f"figures cannot be drawn in {folder}: {error.strerror or error}") from error
+    # Files can be missing without an error, for example if the browser was killed.
     for path in paths:
         if not path.is_file() or path.stat().st_size == 0:
             raise RunError(f"the browser did not draw {path.name}: run the same command again")

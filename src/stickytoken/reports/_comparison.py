@@ -199,23 +199,24 @@ class _WorstOfRun:
 
 def worst_by_run(comparison: Comparison) -> ReportFigure:
     """Draw each run's largest erased share and largest push, with their intervals."""
-    worst = {measure: _find_worst_of_runs(comparison, measure) for measure in MEASURES}
+    worst_by_measure = {measure: _find_worst_of_runs(comparison, measure) for measure in MEASURES}
     names = [compared.name for compared in comparison.runs if _has_measures(compared)]
     left_out = [compared.name for compared in comparison.runs if not _has_measures(compared)]
     descriptions = []
     rows = []
-    for measure, entries in worst.items():
+    for measure, entries in worst_by_measure.items():
         for entry in entries:
             value = comparisons.shown_value(measure, entry.worst)
             descriptions.append(f"{entry.name}: {measure.title} {value} by {quoted(entry.worst.token)}")
             rows.append(_make_worst_row(measure, entry))
     if left_out:
         descriptions.append(f"not drawn, because the method does not measure it: {', '.join(left_out)}")
-    figure = fig.empty_figure("no run has erased shares or pushes")
     narrow: dict[str, Any] = {}
     if names:
-        figure = _draw_worst(names, worst)
+        figure = _draw_worst(names, worst_by_measure)
         narrow = _adapt_to_narrow_screen(figure, names)
+    else:
+        figure = fig.empty_figure("no run has erased shares or pushes")
     return ReportFigure(
         "worst-by-run",
         "The worst tokens of each run",
@@ -236,7 +237,7 @@ def _find_worst_of_runs(comparison: Comparison, measure: Measure) -> list[_Worst
     for compared in comparison.runs:
         worst = compared.largest(measure)
         quantiles = compared.quantiles(measure)
-        if worst is None or quantiles is None:
+        if worst is None or quantiles is None:  # the method does not measure it
             continue
         threshold = compared.run.thresholds().get(measure.key)
         entries.append(_WorstOfRun(compared.name, worst, quantiles, threshold))
@@ -252,6 +253,7 @@ def _make_worst_row(measure: Column, entry: _WorstOfRun) -> tuple[str | None, ..
 
 
 def _adapt_to_narrow_screen(figure: go.Figure, row_names: Sequence[str]) -> dict[str, Any]:
+    """Return the layout changes that stack the two panels, each with its own row names, shortened."""
     changes = fig.stack_panels(figure, panels=len(MEASURES), height=2 * figure.layout.height)
     labels = [fig.label(fig.shorten(visible(name), _NARROW_CHARACTERS)) for name in row_names]
     changes["yaxis.ticktext"] = labels
@@ -269,6 +271,7 @@ def _draw_worst(names: Sequence[str], worst: Mapping[Measure, Sequence[_WorstOfR
     for panel, (measure, entries) in enumerate(worst.items(), start=1):
         _draw_bulk(figure, entries, panel)
         _draw_marks(figure, entries, measure, panel)
+        # Runs usually have the same threshold, which is drawn once.
         for threshold in {entry.threshold for entry in entries if entry.threshold is not None}:
             figure.add_vline(x=threshold, line={"width": 1.5, "color": fig.STICKY, "dash": "dot"}, col=panel)
         figure.add_vline(x=0, line=fig.THIN_LINE, col=panel)
@@ -277,7 +280,7 @@ def _draw_worst(names: Sequence[str], worst: Mapping[Measure, Sequence[_WorstOfR
     figure.update_yaxes(
         type="category",
         categoryorder="array",
-        categoryarray=labels[::-1],
+        categoryarray=labels[::-1],  # Plotly draws the first category at the bottom
         tickvals=labels,
         ticktext=labels,
         showgrid=False,
@@ -291,6 +294,7 @@ def _draw_bulk(figure: go.Figure, entries: Sequence[_WorstOfRun], panel: int) ->
     bars: dict[str, Any] = {
         "type": "bar",
         "y": [fig.label(entry.name) for entry in entries],
+        # A bar begins at its base, and is as long as its x.
         "x": [round(entry.quantiles.high - entry.quantiles.median, 4) for entry in entries],
         "base": [round(entry.quantiles.median, 4) for entry in entries],
         "orientation": "h",
@@ -309,7 +313,7 @@ def _draw_bulk(figure: go.Figure, entries: Sequence[_WorstOfRun], panel: int) ->
 def _draw_marks(figure: go.Figure, entries: Sequence[_WorstOfRun], measure: Column, panel: int) -> None:
     """Draw a mark with an error bar and a name for the worst token of each run."""
     worst = [entry.worst for entry in entries]
-    largest = max((abs(token.value) for token in worst), default=0.0)
+    largest = max((abs(token.value) for token in worst), default=0.0)  # there may be no run with it
     symbols = ["diamond" if token.verdict == "sticky" else "diamond-open" for token in worst]
     # A token's name is written on the side of its mark that has more room.
     sides = ["top left" if token.value > largest / 2 else "top right" for token in worst]
@@ -339,18 +343,19 @@ def tokens_by_run(comparison: Comparison) -> ReportFigure:
     """Draw the erased share and the push of each token that any run calls sticky, with one mark per run."""
     tokens = comparison.tokens
     measured = [token for token in tokens if any(_is_measured(in_run) for in_run in token.in_runs)]
-    measured = measured[:_MOST_TOKENS]
-    shared = sum(all(in_run.verdict == "sticky" for in_run in token.in_runs) for token in tokens)
-    figure = fig.empty_figure("no run has a sticky token with an erased share or a push")
+    drawn = measured[:_MOST_TOKENS]
+    sticky_in_all = sum(all(in_run.verdict == "sticky" for in_run in token.in_runs) for token in tokens)
     narrow: dict[str, Any] = {}
-    if measured:
-        figure = _draw_tokens(comparison.names, measured)
-        narrow = _adapt_to_narrow_screen(figure, [token.token for token in measured])
+    if drawn:
+        figure = _draw_tokens(comparison.names, drawn)
+        narrow = _adapt_to_narrow_screen(figure, [token.token for token in drawn])
+    else:
+        figure = fig.empty_figure("no run has a sticky token with an erased share or a push")
     return ReportFigure(
         "sticky-tokens-by-run",
         "Sticky tokens, run by run",
         figure,
-        f"{len(tokens)} tokens are sticky in at least one run; {shared} in all of them.",
+        f"{len(tokens)} tokens are sticky in at least one run; {sticky_in_all} in all of them.",
         _READ_TOKENS,
         _make_table_of_tokens(comparison),
         narrow,
@@ -389,7 +394,7 @@ def _draw_tokens(names: Sequence[str], tokens: Sequence[ComparedToken]) -> go.Fi
     figure.update_yaxes(
         tickvals=list(range(len(tokens))),
         ticktext=[fig.label(token.token) for token in tokens],
-        range=[len(tokens) - 0.4, -0.6],
+        range=[len(tokens) - 0.4, -0.6],  # from bottom to top, so that the first token is at the top
         title_text=None,
     )
     figure.update_layout(hovermode="closest", legend={"y": -0.2, "yanchor": "top"})
@@ -400,33 +405,33 @@ def _draw_tokens_of_run(
     figure: go.Figure, tokens: Sequence[ComparedToken], run_index: int, name: str, panel: int, measure: Column
 ) -> None:
     """Draw one run's marks in a measure's panel. A token without a value gets no mark."""
-    token_rows = []
+    vertical_positions = []
     values = []
     hover_texts = []
     symbols = []
     shape = _SHAPES[run_index % len(_SHAPES)]
-    for row, token in enumerate(tokens):
+    for position, token in enumerate(tokens):
         in_run = token.in_runs[run_index]
         value = in_run.erased if measure is ERASED else in_run.push
         if value is None:
             continue
-        token_rows.append(row)
+        vertical_positions.append(position)
         values.append(round(value, 4))
         hover_texts.append([fig.label(token.token), fig.label(in_run.verdict or "not judged")])
         symbols.append(shape if in_run.verdict == "sticky" else f"{shape}-open")
-    if not token_rows:
+    if not values:
         return
     marks: dict[str, Any] = {
         "type": "scatter",
         "x": values,
-        "y": token_rows,
+        "y": vertical_positions,
         "mode": "markers",
         "customdata": hover_texts,
         "hovertemplate": f"%{{customdata[0]}}: %{{x:{fig.number_format(measure)}}}, "
         f"%{{customdata[1]}}<extra>{fig.label(name)}</extra>",
         "marker": {"color": fig.SERIES[run_index % len(fig.SERIES)], "symbol": symbols, "size": 10},
         "name": fig.label(_cut_middle(visible(name))),
-        "legendgroup": str(run_index),
+        "legendgroup": str(run_index),  # hides or shows the run in both panels
         "showlegend": panel == 1,
     }
     figure.add_trace(marks, row=1, col=panel)

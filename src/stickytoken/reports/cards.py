@@ -82,7 +82,8 @@ def _make_card(content: RunContent, row: dict[str, Any], scales: dict[str, _Scal
     is_graded = row.get("severity") is not None
     measures = []
     for column in content.run.method.TABLE.listed:
-        if column.digits is None or row.get(column.key) is None:
+        is_text = column.digits is None
+        if is_text or row.get(column.key) is None:
             continue
         if column.key == "vector_deviation":
             measures.append(_make_vector_measure(row["vector_deviation"], content.run.settings.unusual))
@@ -120,26 +121,26 @@ class _Scale:
             ordinary = PUSH.without_effect if result.ordinary_push is None else result.ordinary_push
         values = [ordinary]
         for row in rows:
-            ends = (row.get(f"{column.key}_low"), row.get(f"{column.key}_high"))
-            values += [end for end in ends if end is not None]
+            interval = (row.get(f"{column.key}_low"), row.get(f"{column.key}_high"))
+            values += [end for end in interval if end is not None]
             thresholds = content.run.thresholds(row)
             if column.key in thresholds:
                 values.append(thresholds[column.key])
         return cls(min(values), max(values), ordinary)
 
     def position(self, value: float) -> float:
+        """Return where a value is drawn, in percent of the width of a `Strip`."""
         span = self.end - self.start or 1.0  # a range without extent has all values at its start
         # A margin of 2% of the width stays free at both ends.
         return round(2 + 96 * (value - self.start) / span, 2)
 
 
-def _make_vector_measure(deviation: float, unusual: float) -> CardMeasure:
-    verdict = "unusual" if deviation >= unusual else "usual"
+def _make_vector_measure(deviation: float, smallest_unusual: float) -> CardMeasure:
     return CardMeasure(
         title="vector",
-        value=verdict,
+        value="unusual" if deviation >= smallest_unusual else "usual",
         interval="",
-        threshold=wording.vector_in_words(deviation, unusual),
+        threshold=wording.vector_in_words(deviation, smallest_unusual),
         strip=None,
     )
 
@@ -157,7 +158,7 @@ def _make_card_measure(
     low = row.get(f"{column.key}_low")
     high = row.get(f"{column.key}_high")
     measure = CardMeasure(title=column.title, value=column.text(value), interval="", threshold="", strip=None)
-    if low is None or high is None:
+    if low is None or high is None:  # the measure has no interval
         return measure
     measure = replace(measure, interval=words.interval(low, high, column.digits or 0, column.unit))
     if threshold is None:

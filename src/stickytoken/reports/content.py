@@ -46,8 +46,9 @@ class RunContent:
     @property
     def sticky(self) -> pl.DataFrame:
         """The rows of `tokens` whose verdict is sticky, worst first."""
-        sticky = self.run.sticky.select("token_id").join(self.tokens, on="token_id", maintain_order="left")
-        return sticky.select(self.tokens.columns)
+        # The run has the order, and `tokens` the columns.
+        worst_first = self.run.sticky.select("token_id")
+        return worst_first.join(self.tokens, on="token_id", maintain_order="left").select(self.tokens.columns)
 
     @property
     def confidence(self) -> str | None:
@@ -95,6 +96,7 @@ def _add_properties(tokens: pl.DataFrame, vocabulary: pl.DataFrame) -> pl.DataFr
         (number of characters, without surrounding white space) and `position` (rank of the id in the
         vocabulary, from 0 for the smallest id to 1 for the largest).
     """
+    # What this tokenizer puts before entries that begin a word, or that continue one.
     mark_of_words = word_mark(vocabulary["token"].drop_nulls())
     kinds = []
     scripts = []
@@ -109,12 +111,12 @@ def _add_properties(tokens: pl.DataFrame, vocabulary: pl.DataFrame) -> pl.DataFr
         entry=pl.Series(kinds, dtype=pl.String),
         script=pl.Series(scripts, dtype=pl.String),
         length=pl.Series(lengths, dtype=pl.Int64),
-        position=pl.col("rank") / max(1, len(vocabulary) - 1),
+        position=pl.col("rank") / max(1, len(vocabulary) - 1),  # a single entry has rank 0
     )
     return with_properties.drop("rank")
 
 
-def _read_explanations(run: Run, named: Path | None) -> tuple[list[StoredExplanation], list[str]]:
+def _read_explanations(run: Run, named_folder: Path | None) -> tuple[list[StoredExplanation], list[str]]:
     """Read the explanations of a run's tokens.
 
     Returns:
@@ -124,9 +126,12 @@ def _read_explanations(run: Run, named: Path | None) -> tuple[list[StoredExplana
         InputError: The folder that the user named contains no explanation.
         RunError: An explanation in the folder that the user named cannot be used.
     """
-    folders = files.explanation_folders(run.path / files.EXPLANATIONS_FOLDER if named is None else named)
-    if named is not None and not folders:
-        raise InputError(f"{named} contains no explanation: pass the folder that explain --out wrote to")
+    folder_of_run = run.path / files.EXPLANATIONS_FOLDER
+    folders = files.explanation_folders(folder_of_run if named_folder is None else named_folder)
+    if named_folder is not None and not folders:
+        raise InputError(
+            f"{named_folder} contains no explanation: pass the folder that explain --out wrote to"
+        )
     token_by_id = dict(run.tokens.select("token_id", "token").iter_rows())
     explanations: list[StoredExplanation] = []
     unread: list[str] = []
@@ -135,7 +140,7 @@ def _read_explanations(run: Run, named: Path | None) -> tuple[list[StoredExplana
             explanation = files.read_explanation(folder)
             _require_same_model(run, explanation, token_by_id, folder)
         except RunError as error:
-            if named is not None:
+            if named_folder is not None:
                 raise
             unread.append(f"An explanation is not shown: {error}.")
         else:
@@ -147,6 +152,7 @@ def _require_same_model(
     run: Run, explanation: StoredExplanation, token_by_id: dict[int, str], folder: Path
 ) -> None:
     """Raise RunError if an explanation and the run belong to different models."""
+    # What identifies each model. An explanation without it differs in every part.
     encoder = run.record.identity_parts.get("encoder")
     explained_encoder = explanation.record.identity_parts.get("encoder")
     if not isinstance(explained_encoder, dict):

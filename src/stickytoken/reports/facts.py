@@ -81,7 +81,8 @@ def strongest(content: RunContent) -> ShownTable | None:
     shown_columns = []
     for column in columns:
         texts = rows[column.key].drop_nulls().cast(pl.String)
-        if (texts != "").any():
+        has_text = (texts != "").any()
+        if has_text:
             shown_columns.append(column)
     return ShownTable(run.description.strongest_title, make_data_table(rows, shown_columns))
 
@@ -107,12 +108,11 @@ def notes(content: RunContent) -> list[str]:
         if count > most_shown:
             lines.append(f"only the latest {most_shown} of {count} {noun} in the run folder are shown")
     for record in content.repairs[:MOST_REPAIRS]:
-        checks = [] if record.verification is None else record.verification.checks
-        lines += [
-            f"repair {record.identity[:12]}: {check.name} FAILED: {check.finding}"
-            for check in checks
-            if not check.passed
-        ]
+        if record.verification is None:
+            continue
+        for check in record.verification.checks:
+            if not check.passed:
+                lines.append(f"repair {record.identity[:12]}: {check.name} FAILED: {check.finding}")
     if len(content.repairs) > MOST_REPAIRS:
         lines.append(f"only the latest {MOST_REPAIRS} of {len(content.repairs)} repairs are shown")
     return lines
@@ -128,7 +128,7 @@ def run_details(content: RunContent) -> dict[str, dict[str, Any]]:
     record = run.record
     model = record.model.model_dump()
     loading = model.get("loading")
-    if loading:
+    if loading:  # without options that were not set
         model["loading"] = {name: value for name, value in loading.items() if value not in (None, "", False)}
     encoder = record.identity_parts.get("encoder")
     model |= encoder if isinstance(encoder, dict) else {}
@@ -163,7 +163,7 @@ def run_details(content: RunContent) -> dict[str, dict[str, Any]]:
             "seconds": repair.seconds,
             "started": repair.started,
         }
-    return {title: values for title, values in groups.items() if values}
+    return {title: values for title, values in groups.items() if values}  # without empty groups
 
 
 def _list_impact_details(impact: Impact) -> dict[str, Any]:
@@ -175,12 +175,13 @@ def _list_impact_details(impact: Impact) -> dict[str, Any]:
     details["texts"] = impact.result.sequences
     details["seconds"] = impact.result.seconds
     for task in impact.result.tasks:
-        if task.cut:
+        if task.cut:  # the number of texts that the model truncated
             details[f"texts cut, {task.name}"] = task.cut
     return details
 
 
 def _list_repair_checks(record: RepairRecord) -> dict[str, str]:
+    """Return what each check of the repair found, keyed by its name; nothing if it was not verified."""
     checks = [] if record.verification is None else record.verification.checks
     return {check.name: check.finding if check.passed else f"FAILED: {check.finding}" for check in checks}
 
@@ -199,26 +200,23 @@ def columns(content: RunContent) -> tuple[Column, ...]:
 
 def report_figures(content: RunContent) -> list[ReportFigure]:
     """Return the figures of a report, without explanations."""
-    described = content.run.description.figures
-    figures = [
-        run_figures.distribution(content.tokens, figure)
-        for figure in described
-        if isinstance(figure, Distribution)
-    ]
-    figures += [
-        run_figures.scatter(content.tokens, figure) for figure in described if isinstance(figure, Scatter)
-    ]
+    descriptions = content.run.description.figures
+    distributions = [described for described in descriptions if isinstance(described, Distribution)]
+    scatter_plots = [described for described in descriptions if isinstance(described, Scatter)]
+    figures = [run_figures.distribution(content.tokens, described) for described in distributions]
+    figures += [run_figures.scatter(content.tokens, described) for described in scatter_plots]
     # If all sticky tokens have cards, the cards say more about the sticky tokens than this figure would.
     if len(content.sticky) > MOST_CARDS:
         figures.append(run_figures.composition(content.tokens))
     for position, impact in enumerate(content.impacts[:MOST_IMPACTS]):
-        figures += _number_from_second(effects.impact_figures(impact), position)
+        figures += _make_distinct(effects.impact_figures(impact), position)
     for position, record in enumerate(content.repairs[:MOST_REPAIRS]):
-        figures += _number_from_second([_draw_repair(record)], position)
+        figures += _make_distinct([_draw_repair(record)], position)
     return figures
 
 
-def _number_from_second(figures: list[ReportFigure], position: int) -> list[ReportFigure]:
+def _make_distinct(figures: list[ReportFigure], position: int) -> list[ReportFigure]:
+    """Number the figures of a measurement or repair from the second on, because all have the same names."""
     if position == 0:
         return figures  # most runs have a single measurement or repair, which needs no number
     number_in_report = position + 1
@@ -304,10 +302,10 @@ def _describe_basis(explanation: StoredExplanation) -> str:
     record = explanation.record
     copies = plain(record.settings.get("copies"))
     placement = plain(record.settings.get("placement"))
-    category = "" if explanation.token.same_category else " of other categories"
+    which_category = "" if explanation.token.same_category else " of other categories"
     return (
         f"{copies} copies ({placement}) in {record.carriers} texts of {record.source}, compared with "
-        f"{len(explanation.tables['benign'])} matched benign tokens{category}."
+        f"{len(explanation.tables['benign'])} matched benign tokens{which_category}."
     )
 
 
@@ -386,7 +384,7 @@ def show_audit(audit: Audit) -> ShownAudit:
     *token_sentences, rule = auditing.token_conclusions(audit)  # the last sentence states the rule
     token_rows = auditing.token_rows(audit)
     worst = token_rows.filter(verdict="sticky").head(_MOST_STICKY)
-    if worst.is_empty():
+    if worst.is_empty():  # those that come closest
         worst = token_rows.sort("push", "token_id", descending=[True, False]).head(_MOST_BENIGN)
     shown_documents = audit.documents.head(_MOST_DOCUMENTS)
     return ShownAudit(
@@ -427,12 +425,13 @@ def make_data_table(rows: pl.DataFrame, columns: Sequence[Column], missing: str 
     """Return columns of a table as texts, with ``missing`` in place of null."""
     cells = []
     for row in rows.iter_rows(named=True):
-        values = [(column, row[column.key]) for column in columns]
-        cells.append([missing if value is None else column.text(value) for column, value in values])
+        texts = [missing if row[column.key] is None else column.text(row[column.key]) for column in columns]
+        cells.append(texts)
     return DataTable([column.title for column in columns], cells)
 
 
 def _show_copies(document: dict[str, Any]) -> ShownCopies:
+    # `found` has the copies as text, and `causes` why they count, such as repetition.
     suspected = ", only suspected" if document["suspected_only"] else ""
     return ShownCopies(
         id=document["id"],

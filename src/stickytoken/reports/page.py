@@ -61,18 +61,14 @@ def run_page(content: RunContent) -> str:
     """Render the report of a run as one self-contained HTML page."""
     values = _collect_shared_values(content)
     flagged = content.sticky
-    tone = tone_of(content.sticky)
+    tone = tone_of(flagged)
     # To save room, the page omits columns that are empty for all flagged tokens.
-    columns = [
-        column
-        for column in facts.columns(content)
-        if column.key not in flagged.columns or flagged[column.key].is_not_null().any()
-    ]
+    columns = [column for column in facts.columns(content) if flagged[column.key].is_not_null().any()]
     figures = list(values["overview"])
     for token in values["explained"]:
         figures += token.figures
     values |= {
-        "parts": _parts(content, values),
+        "parts": _name_parts(content, values),
         # Without sticky tokens, readers need only the first screen, so the parts below it are collapsed.
         "quiet": tone == "clean",
         "tone": tone,
@@ -86,7 +82,11 @@ def run_page(content: RunContent) -> str:
     return render("run.html.j2", figures, **values)
 
 
-def _parts(content: RunContent, values: dict[str, Any]) -> dict[str, str]:
+def _name_parts(content: RunContent, values: dict[str, Any]) -> dict[str, str]:
+    """Return the titles of the parts that the page has below its first screen, in order, keyed by HTML id.
+
+    ``values`` are those of `_collect_shared_values`.
+    """
     parts: dict[str, str] = {}
     if len(values["cards"]) > FIRST_CARDS:
         parts["worst"] = "More sticky tokens"
@@ -106,6 +106,7 @@ def _parts(content: RunContent, values: dict[str, Any]) -> dict[str, str]:
 def run_markdown(content: RunContent) -> str:
     """Render the report of a run as Markdown."""
     values = _collect_shared_values(content)
+    # Missing values stay None, which Markdown shows as a dash.
     flagged = facts.make_data_table(content.sticky, facts.columns(content), missing=None)
     return templating.render_markdown("run.md.j2", flagged=flagged, **values)
 
@@ -179,10 +180,10 @@ def render(name: str, figures: Sequence[ReportFigure], **values: Any) -> str:
         The page. It loads nothing from the network, so Plotly's script is embedded if there are figures.
     """
     script = templating.packaged("pieces.js") + templating.packaged("report.js")
-    bundle = _plotly_bundle() if figures else None
+    bundle = _pack_plotly() if figures else None
     plots = {}
     for figure in figures:
-        plot = json.loads(figure.plot.to_json())
+        plot = json.loads(figure.plot.to_json())  # as JSON values, because it may contain numpy arrays
         plot["layout"].pop("template", None)  # the page's script sets the template of the light or dark theme
         plots[figure.name] = {"data": plot["data"], "layout": plot["layout"], "narrow": figure.narrow}
     themes = {"light": template("light"), "dark": template("dark")}
@@ -191,7 +192,7 @@ def render(name: str, figures: Sequence[ReportFigure], **values: Any) -> str:
         figures={figure.name: figure for figure in figures},
         bundle=None if bundle is None else bundle.base64_gzip,
         data=templating.json_for_html({"themes": themes, "figures": plots}),
-        policy=_content_security_policy(script, bundle),
+        policy=_make_security_policy(script, bundle),
         style=Markup(templating.packaged("pieces.css") + templating.packaged("report.css")),
         script=Markup(script),
         **values,
@@ -203,23 +204,24 @@ class _Bundle:
     """A compressed script to embed in a page."""
 
     base64_gzip: str  # the script, gzipped and base64-encoded
-    digest: str  # `_digest` of the uncompressed script
+    digest: str  # `_hash_script` of the uncompressed script
 
 
 @cache
-def _plotly_bundle() -> _Bundle:
+def _pack_plotly() -> _Bundle:
     from plotly.offline import get_plotlyjs
 
     script = get_plotlyjs()
     # mtime=0 leaves out the time stamp, so that reports of the same run are byte for byte the same.
     packed = gzip.compress(script.encode(), compresslevel=9, mtime=0)
-    return _Bundle(base64.b64encode(packed).decode(), _digest(script))
+    return _Bundle(base64.b64encode(packed).decode(), _hash_script(script))
 
 
-def _content_security_policy(script: str, bundle: _Bundle | None) -> str:
-    digests = [_digest(script)]
+def _make_security_policy(script: str, bundle: _Bundle | None) -> str:
+    """Return a Content-Security-Policy that lets a page run these scripts only, and load nothing."""
+    digests = [_hash_script(script)]
     if bundle is not None:
-        digests.append(bundle.digest)
+        digests.append(bundle.digest)  # the page unpacks the script, and runs it
     allowed_scripts = " ".join(f"'sha256-{digest}'" for digest in digests)
     directives = (
         "default-src 'none'",
@@ -232,7 +234,7 @@ def _content_security_policy(script: str, bundle: _Bundle | None) -> str:
     return "; ".join(directives)
 
 
-def _digest(script: str) -> str:
+def _hash_script(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
@@ -301,7 +303,7 @@ _DEEPEST_SHADE = 0.55
 
 def shade_rows(why: Why) -> list[ShadedRow]:
     """Return the rows of the contribution matrix. The larger the absolute value, the deeper the colour."""
-    largest = float(np.abs(why.matrix).max()) or 1.0
+    largest = float(np.abs(why.matrix).max()) or 1.0  # for the division; a matrix of zeros has no colours
     rows = []
     for part, values in zip(why.first.parts, why.matrix, strict=True):
         cells = [ShadedCell(float(value), _shade(float(value), largest)) for value in values]

@@ -72,7 +72,8 @@ def cosine(value: float | None, digits: int = 2) -> str:
     """Format a cosine similarity or a change in one. None becomes a dash; a rounded zero has no sign."""
     if value is None:
         return _MISSING
-    return minus(f"{round(value, digits) + 0.0:.{digits}f}")
+    rounded = round(value, digits) + 0.0  # adding 0 removes the sign of -0.0
+    return minus(f"{rounded:.{digits}f}")
 
 
 def plain(value: Any) -> str:
@@ -98,7 +99,7 @@ def isolated(text: str) -> Markup:
 
 def commands(text: str) -> Markup:
     """Convert text to HTML as `isolated` does, with a <code> element for each part between backticks."""
-    pieces = text.split("`")
+    pieces = text.split("`")  # those with odd positions are between backticks
     has_unpaired_backtick = len(pieces) % 2 == 0
     if has_unpaired_backtick:
         return isolated(text)
@@ -118,20 +119,20 @@ def environment(package: str = _OWN_PACKAGE) -> Environment:
     """Return the Jinja environment of a package's HTML templates, which can also use the report templates."""
     loaders = [PackageLoader(_OWN_PACKAGE)]
     if package != _OWN_PACKAGE:
-        loaders.insert(0, PackageLoader(package))
-    environment = Environment(
+        loaders.insert(0, PackageLoader(package))  # searched first
+    html_environment = Environment(
         loader=ChoiceLoader(loaders),
         autoescape=True,
-        finalize=_finalize,
+        finalize=_make_visible,
         **_OPTIONS,
     )
     for function in (commands, cosine, isolated, number, ord, plain, spaced):
-        environment.filters[function.__name__] = function
-    return environment
+        html_environment.filters[function.__name__] = function
+    return html_environment
 
 
-def _finalize(value: Any) -> Any:
-    # Jinja calls this with the value of every {{ expression }}, before it escapes it.
+def _make_visible(value: Any) -> Any:
+    # Jinja calls this with the value of every {{ expression }}, before it escapes what is not `Markup`.
     if value is None:
         return _MISSING
     if isinstance(value, str) and not isinstance(value, Markup):
@@ -141,18 +142,23 @@ def _finalize(value: Any) -> Any:
 
 @cache
 def _markdown_environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader(_OWN_PACKAGE),
-        finalize=lambda value: value if isinstance(value, Markup) else markdown(str(value)),
-        **_OPTIONS,
-    )
+    environment = Environment(loader=PackageLoader(_OWN_PACKAGE), finalize=_escape_for_markdown, **_OPTIONS)
     environment.filters |= {
         "number": number,
         "plain": plain,
         "spaced": spaced,
-        "table": lambda table, *missing: Markup(table.markdown(*missing)),
+        "table": _render_markdown_table,
     }
     return environment
+
+
+def _escape_for_markdown(value: Any) -> str:
+    # Jinja calls this with the value of every {{ expression }}. `Markup` marks what is Markdown already.
+    return value if isinstance(value, Markup) else markdown(str(value))
+
+
+def _render_markdown_table(table: Any, missing: str | None = None) -> Markup:
+    return Markup(table.markdown(missing))
 
 
 def render_markdown(name: str, **values: Any) -> str:
@@ -185,7 +191,8 @@ _COLUMN_WORDS = {
 
 def glossary(table: TokenTable) -> dict[str, str]:
     """Return the meanings of the terms in a method's reports, in the order of the report, keyed by term."""
-    words = {"sticky token": _SHARED_WORDS["sticky token"], **table.glossary}
+    # First what the report is about, then the words of the method, which may define shared ones otherwise.
+    meanings = {"sticky token": _SHARED_WORDS["sticky token"], **table.glossary}
     titles = {column.title for column in table.reported}
-    words |= {title: meaning for title, meaning in _COLUMN_WORDS.items() if title in titles}
-    return words | {word: meaning for word, meaning in _SHARED_WORDS.items() if word not in words}
+    meanings |= {title: meaning for title, meaning in _COLUMN_WORDS.items() if title in titles}
+    return meanings | {word: meaning for word, meaning in _SHARED_WORDS.items() if word not in meanings}

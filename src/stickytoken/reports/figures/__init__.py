@@ -46,6 +46,7 @@ class DataTable:
 
 
 def _markdown_cells(row: Sequence[Any], missing: str | None) -> list[str]:
+    # `number` makes a dash of None.
     values = [missing if value is None else value for value in row]
     return [markdown(number(value)) for value in values]
 
@@ -223,6 +224,7 @@ def error_bars(
     values: Iterable[float], lows: Iterable[float | None], highs: Iterable[float | None]
 ) -> dict[str, Any]:
     """Return Plotly options for error bars. Where an end of an interval is None, its bar is left out."""
+    # Lengths of the bars, which Plotly draws from the value.
     above: list[float | None] = []
     below: list[float | None] = []
     for value, low, high in zip(values, lows, highs, strict=True):
@@ -235,8 +237,9 @@ def empty_figure(message: str) -> go.Figure:
     """Return a figure that consists of a message."""
     figure = new_figure(height=120)
     figure.update_layout(xaxis={"visible": False}, yaxis={"visible": False})
-    lines = "<br>".join(label(line) for line in textwrap.wrap(message, _NARROW_CHARACTERS))
-    figure.add_annotation(text=lines, showarrow=False, x=0.5, y=0.5, xref="paper", yref="paper")
+    wrapped = "<br>".join(label(line) for line in textwrap.wrap(message, _NARROW_CHARACTERS))
+    # The middle of the figure: as there are no data, positions are shares of its size ("paper").
+    figure.add_annotation(text=wrapped, showarrow=False, x=0.5, y=0.5, xref="paper", yref="paper")
     return figure
 
 
@@ -291,7 +294,8 @@ def draw_ordinary(
         column: 1-based number of the panel; None if the figure has no panels.
         options: Plotly options of the mean line, such as its name in the legend.
     """
-    row = None if column is None else 1
+    row = None if column is None else 1  # panels stand side by side, in the only row
+    # The outline of the area: along the upper ends to the right, and back along the lower ones.
     area: dict[str, Any] = {
         "type": "scatter",
         "x": [*positions, *reversed(positions)],
@@ -325,15 +329,17 @@ def stack_panels(figure: go.Figure, *, panels: int, height: int) -> dict[str, An
         panels: Number of panels.
         height: Height of the stacked figure in pixels.
     """
+    # As shares of the figure's height.
     gap = 0.4 / panels
     panel_height = (1 - gap * (panels - 1)) / panels
     changes: dict[str, Any] = {"height": height}
     for panel in range(panels):
-        axis = "" if panel == 0 else str(panel + 1)
+        axis = "" if panel == 0 else str(panel + 1)  # Plotly's axes are called x, x2, x3 ...
         top = 1 - panel * (panel_height + gap)
         changes[f"xaxis{axis}.domain"] = [0, 1]
         changes[f"yaxis{axis}.domain"] = [max(0.0, top - panel_height), top]
         changes[f"yaxis{axis}.showticklabels"] = True
+        # The title of the panel, which `new_panels` adds as an annotation.
         changes[f"annotations[{panel}].x"] = 0.5
         changes[f"annotations[{panel}].y"] = top
     legend_is_below = figure.layout.legend.y is not None and figure.layout.legend.y < 0

@@ -51,23 +51,24 @@ def impact_figures(impact: Impact) -> list[ReportFigure]:
     They show the costs by task and, if tokens were measured one by one, by token. There are none if no task
     has been measured.
     """
-    figures = []
-    kind = measured_kind(impact.record)
     effects = impact.effects.to_dicts()
-    if effects:
-        main = impact.effects.filter("main").select("task", "metric")
-        conditions = impact.conditions.join(main, on=["task", "metric"], maintain_order="left")
-        rows = conditions.filter(pl.col("kind") != "clean").to_dicts()
-        settings = f"{impact_wording.settings_line(impact.record.measured_with())}. "
-        figures.append(costs(effects, kind, settings))
-        if impact.record.measured_with().edits is Edits.COPIES:
-            figures.append(token_costs(rows, kind))
+    if not effects:
+        return []
+    measured = measured_kind(impact.record)
+    settings = impact.record.measured_with()
+    figures = [costs(effects, measured, f"{impact_wording.settings_line(settings)}. ")]
+    tokens_one_by_one = settings.edits is Edits.COPIES
+    if tokens_one_by_one:
+        main_metrics = impact.effects.filter("main").select("task", "metric")  # one of each task
+        conditions = impact.conditions.join(main_metrics, on=["task", "metric"], maintain_order="left")
+        edited = conditions.filter(pl.col("kind") != "clean")
+        figures.append(token_costs(edited.to_dicts(), measured))
     return figures
 
 
-def _name_group(look: str, measured_kind: str) -> str:
+def _name_group(group: str, measured: str) -> str:
     # Tokens that a user named look like sticky ones, but are not called so.
-    return measured_kind if look == "sticky" else look
+    return measured if group == "sticky" else group
 
 
 def costs(effects: Rows, measured: str = "sticky", settings: str = "") -> ReportFigure:
@@ -78,11 +79,33 @@ def costs(effects: Rows, measured: str = "sticky", settings: str = "") -> Report
         measured: Kind of the measured tokens, ``sticky`` or ``named``.
         settings: A sentence that states the settings of the measurement, followed by a space.
     """
+    if all(row["drop_sticky"] is None for row in effects):  # this column has the measured tokens' losses
+        figure = fig.empty_figure("no metric of these tasks is defined")
+    else:
+        figure = _draw_costs(effects, measured)
+    sentences = [impact_wording.cost_sentence(row, measured) for row in effects]
+    return ReportFigure(
+        "impact-costs",
+        "What copies cost",
+        figure,
+        " ".join(sentences) or "No task was measured.",
+        f"{settings}The further right, the more of the score is lost. Copies of any token cost something; "
+        "what counts is how much more the measured tokens cost than the benign ones. The p-value compares "
+        "the measured tokens with the benign tokens that match them: if it is small, other tokens of both "
+        "kinds would probably differ, too.",
+        DataTable(*impact_wording.headed(impact_wording.EFFECTS, effects, measured)),
+        {"xaxis.title.text": "score lost<br>(clean minus edited)"},
+        in_markdown=True,
+    )
+
+
+def _draw_costs(effects: Rows, measured: str) -> go.Figure:
+    """Draw one row per task and metric, with a mark for the measured tokens and one for the benign ones."""
     figure = fig.new_figure(height=150 + 54 * len(effects))
     tasks = [f"{fig.label(row['task'])}<br>{fig.label(row['metric'])}" for row in effects]
-    for kind, look in _LOOKS.items():
-        loss_column = f"drop_{kind}"
-        name = _name_group(kind, measured)
+    for group, look in _LOOKS.items():
+        loss_column = f"drop_{group}"
+        name = _name_group(group, measured)
         # The loss is None where the metric is undefined.
         drawn_positions = [position for position, row in enumerate(effects) if row[loss_column] is not None]
         rows = [effects[position] for position in drawn_positions]
@@ -101,22 +124,7 @@ def costs(effects: Rows, measured: str = "sticky", settings: str = "") -> Report
     _add_zero_line_and_legend(figure)
     figure.update_xaxes(title_text="how much of the score is lost (clean minus edited)")
     figure.update_yaxes(tickvals=list(range(len(effects))), ticktext=tasks, autorange="reversed")
-    if all(row["drop_sticky"] is None for row in effects):
-        figure = fig.empty_figure("no metric of these tasks is defined")
-    sentences = [impact_wording.cost_sentence(row, measured) for row in effects]
-    return ReportFigure(
-        "impact-costs",
-        "What copies cost",
-        figure,
-        " ".join(sentences) or "No task was measured.",
-        f"{settings}The further right, the more of the score is lost. Copies of any token cost something; "
-        "what counts is how much more the measured tokens cost than the benign ones. The p-value compares "
-        "the measured tokens with the benign tokens that match them: if it is small, other tokens of both "
-        "kinds would probably differ, too.",
-        DataTable(*impact_wording.headed(impact_wording.EFFECTS, effects, measured)),
-        {"xaxis.title.text": "score lost<br>(clean minus edited)"},
-        in_markdown=True,
-    )
+    return figure
 
 
 def _make_error_bars(rows: Rows, column: str) -> dict[str, Any]:
@@ -141,7 +149,7 @@ def token_costs(conditions: Rows, measured: str = "sticky") -> ReportFigure:
         conditions: Rows of conditions.parquet for the main metric of each task, except rows of clean texts.
         measured: Kind of the measured tokens, ``sticky`` or ``named``.
     """
-    panels = list(dict.fromkeys((row["task"], row["metric"]) for row in conditions))
+    panels = list(dict.fromkeys((row["task"], row["metric"]) for row in conditions))  # in order, each once
     sentences = [_describe_token_costs(conditions, task, metric, measured) for task, metric in panels]
     measured_first = sorted(conditions, key=lambda row: not _is_measured(row))
     names = list(dict.fromkeys(_name_condition(row) for row in measured_first))[:_MOST_TOKENS]
@@ -150,12 +158,9 @@ def token_costs(conditions: Rows, measured: str = "sticky") -> ReportFigure:
         plot = _draw_token_costs(rows, panels, names, measured)
     else:
         plot = fig.empty_figure("no metric of these tasks is defined")
-    panel_count = len(panels)
-    narrow = (
-        fig.stack_panels(plot, panels=panel_count, height=panel_count * plot.layout.height)
-        if panel_count > 1
-        else {}
-    )
+    narrow: dict[str, Any] = {}
+    if len(panels) > 1:
+        narrow = fig.stack_panels(plot, panels=len(panels), height=len(panels) * plot.layout.height)
     return ReportFigure(
         "impact-tokens",
         "What copies of each token cost",
@@ -178,28 +183,29 @@ def _draw_token_costs(
     plot = fig.new_panels(titles, height=170 + 22 * len(names), spacing=0.03, same_scale=True)
     for column, panel in enumerate(panels, start=1):
         in_panel = [row for row in rows if (row["task"], row["metric"]) == panel]
-        for kind, look in _LOOKS.items():
-            of_kind = [row for row in in_panel if _is_measured(row) == (kind == "sticky")]
+        for group, look in _LOOKS.items():
+            in_group = [row for row in in_panel if _is_measured(row) == (group == "sticky")]
             marks: dict[str, Any] = {
                 "type": "scatter",
-                "x": [round(row["drop"], 5) for row in of_kind],
-                "y": [_name_condition(row) for row in of_kind],
-                "error_x": _make_error_bars(of_kind, "drop"),
+                "x": [round(row["drop"], 5) for row in in_group],
+                "y": [_name_condition(row) for row in in_group],
+                "error_x": _make_error_bars(in_group, "drop"),
                 "mode": "markers",
                 "marker": {"color": look.color, "symbol": look.symbol, "size": 9},
-                "name": f"{_name_group(kind, measured)} tokens",
-                "legendgroup": kind,
+                "name": f"{_name_group(group, measured)} tokens",
+                "legendgroup": group,
                 "showlegend": column == 1,
                 "hovertemplate": "%{y}: %{x:.4f} lost<extra></extra>",
             }
             plot.add_trace(marks, row=1, col=column)
     _add_zero_line_and_legend(plot)
     plot.update_xaxes(title_text="score lost")
+    # Plotly draws the first category at the bottom.
     plot.update_yaxes(categoryorder="array", categoryarray=names[::-1], dtick=1)
     return plot
 
 
-def _describe_token_costs(conditions: Rows, task: str, metric: str, measured_kind: str) -> str:
+def _describe_token_costs(conditions: Rows, task: str, metric: str, measured: str) -> str:
     """Return a sentence on the loss of score in a task.
 
     The sentence names the measured token whose copies cost most, and states the range of the benign tokens.
@@ -209,7 +215,8 @@ def _describe_token_costs(conditions: Rows, task: str, metric: str, measured_kin
     benign_drops = []
     for row in conditions:
         is_of_task = (row["task"], row["metric"]) == (task, metric)
-        if not is_of_task or row["token_id"] is None or row["drop"] is None:
+        is_mixture = row["token_id"] is None
+        if not is_of_task or is_mixture or row["drop"] is None:
             continue
         if _is_measured(row):
             measured_rows.append(row)
@@ -219,13 +226,14 @@ def _describe_token_costs(conditions: Rows, task: str, metric: str, measured_kin
         return f"{task}: {metric} is not defined for all tokens."
     worst = max(measured_rows, key=lambda row: float(row["drop"]))
     return (
-        f"{task}: of all {measured_kind} tokens, copies of {worst['token']} lower {metric} most, by "
+        f"{task}: of all {measured} tokens, copies of {worst['token']} lower {metric} most, by "
         f"{worst['drop']:.4f}; benign tokens lower it by {min(benign_drops):.4f} to {max(benign_drops):.4f}."
     )
 
 
 def _name_condition(row: Mapping[str, Any]) -> str:
-    return fig.label(row["kind"] if row["token_id"] is None else f"{row['token']} ({row['kind']})")
+    is_mixture = row["token_id"] is None  # copies of several tokens, and the kind says so
+    return fig.label(row["kind"] if is_mixture else f"{row['token']} ({row['kind']})")
 
 
 def _is_measured(row: Mapping[str, Any]) -> bool:
@@ -288,7 +296,8 @@ def repaired_tokens(rows: Rows, state: str, findings: str) -> ReportFigure:
 
 
 def _describe_repaired(measured: Rows) -> str:
-    sentences = []
+    """Return a sentence with the largest value of each measure before the repair, and after it."""
+    clauses = []
     for measure in MEASURES:
         largest = []
         for side in _SIDES:
@@ -297,12 +306,12 @@ def _describe_repaired(measured: Rows) -> str:
             if measured_values:
                 largest.append(f"{measure.text(max(measured_values))} {side}")
         if largest:
-            sentences.append(f"largest {measure.noun} {', '.join(largest)}")
-    return f"Of {counted(len(measured), 'repaired token')}: {'; '.join(sentences)}."
+            clauses.append(f"largest {measure.noun} {', '.join(largest)}")
+    return f"Of {counted(len(measured), 'repaired token')}: {'; '.join(clauses)}."
 
 
 def _draw_repaired_tokens(rows: Rows) -> go.Figure:
-    from_below = list(reversed(rows))
+    from_below = list(reversed(rows))  # Plotly draws position 0 at the bottom
     titles = [fig.axis_title(measure) for measure in MEASURES]
     plot = fig.new_panels(titles, height=150 + 26 * len(rows), spacing=0.06, same_scale=True)
     for panel, measure in enumerate(MEASURES, start=1):

@@ -90,6 +90,7 @@ def explanation_figures(explanation: StoredExplanation) -> list[ReportFigure]:
 def _collect_rows_by_panel(
     measures: pl.DataFrame, titles: Mapping[str, str]
 ) -> dict[str, list[dict[str, Any]]]:
+    """Return each measure's rows, one per layer, keyed by its title; measures without values are left out."""
     rows_by_panel = {}
     for measure, title in titles.items():
         rows = measures.filter(measure=measure).drop_nulls(["layer", "value"]).sort("layer").to_dicts()
@@ -140,8 +141,10 @@ def _describe_layers(panel_title: str, rows: Sequence[Row], token: str) -> str:
 
 
 def _find_most_deviating(rows: Sequence[Row]) -> Row:
-    # Deviations are unknown if all benign tokens have the same value.
-    return max(rows, key=lambda row: abs(row["deviations"] or 0.0))
+    def deviate(row: Row) -> float:
+        return abs(float(row["deviations"] or 0.0))  # None if all benign tokens have the same value
+
+    return max(rows, key=deviate)
 
 
 def _draw_layers(figure: go.Figure, rows: Sequence[Row], token: str, panel: int) -> None:
@@ -162,17 +165,11 @@ def _draw_layers(figure: go.Figure, rows: Sequence[Row], token: str, panel: int)
         showlegend=panel == 1,
         hovertemplate="benign tokens<br>layer %{x}: %{y:.4f}<extra></extra>",
     )
-    # An explanation based on a single text has no intervals.
-    has_intervals = all(row["low"] is not None and row["high"] is not None for row in rows)
-    error_bars = None
-    if has_intervals:
-        arms = [row["high"] - row["value"] for row in rows]
-        error_bars = {"type": "data", "array": arms, "thickness": 1.2, "width": 3}
     line: dict[str, Any] = {
         "type": "scatter",
         "x": layers,
         "y": [row["value"] for row in rows],
-        "error_y": error_bars,
+        "error_y": _make_error_bars(rows) | {"thickness": 1.2, "width": 3},
         "customdata": ["outside" if row["outside"] else "inside" for row in rows],
         "mode": "lines+markers",
         "line": {"color": fig.STICKY, "width": 2.5},
@@ -183,6 +180,15 @@ def _draw_layers(figure: go.Figure, rows: Sequence[Row], token: str, panel: int)
         "hovertemplate": f"{fig.label(token)}<br>layer %{{x}}: %{{y:.4f}}, %{{customdata}}<extra></extra>",
     }
     figure.add_trace(line, row=1, col=panel)
+
+
+def _make_error_bars(rows: Sequence[Row]) -> dict[str, Any]:
+    # An explanation based on a single text has no intervals, and so no bars.
+    return fig.error_bars(
+        [row["value"] for row in rows],
+        [row["low"] for row in rows],
+        [row["high"] for row in rows],
+    )
 
 
 def _choose_symbols(rows: Sequence[Row]) -> list[str]:
@@ -237,6 +243,7 @@ def _describe_heads(single_heads: pl.DataFrame) -> str:
 
 
 def _make_head_rows(heads: pl.DataFrame, single_heads: pl.DataFrame) -> list[tuple[Any, ...]]:
+    """Return the rows of the table: the mean of each layer, then the heads that differ most."""
     layer_means = heads.filter(pl.col("head").is_null()).sort("layer")
     most_different = single_heads.sort("wasserstein", descending=True, nulls_last=True).head(5)
     rows = []
@@ -268,18 +275,20 @@ def _draw_heads(single_heads: pl.DataFrame) -> go.Figure:
         "customdata": details,
         "text": dots,
         "texttemplate": "%{text}",
-        "textfont": {"size": 9, "color": "#1d2430"},
+        "textfont": {"size": 9, "color": "#1d2430"},  # dark in both themes, as the cells are light
         "hovertemplate": "layer %{y}, head %{x}: %{z:.1f} SD<br>share %{customdata[0]:.3f}, benign "
         "%{customdata[1]:.3f}<br>Wasserstein distance %{customdata[2]:.3f}<extra></extra>",
         **fig.make_diverging_scale(_DEEPEST_DEVIATION, "SD from benign"),
     }
     figure.add_trace(heatmap)
+    # Every head and layer has a label if there is room.
     figure.update_xaxes(title_text="head", dtick=1 if head_count <= 16 else 4, showgrid=False)
     figure.update_yaxes(title_text="layer", autorange="reversed", dtick=1 if len(layers) <= 12 else 4)
     return figure
 
 
 def _list_head_details(cell: Row | None) -> list[Any]:
+    # In the order of `customdata` in the hover text of `_draw_heads`.
     columns = ("value", "benign_mean", "wasserstein")
     return [None if cell is None else cell[column] for column in columns]
 
@@ -296,12 +305,15 @@ def _plot_pooling(name: str, measures: pl.DataFrame, token: str, pooling: str) -
     table = _make_measure_table(rows, ("value", "low", "high", *_BENIGN, "outside"))
     if not rows:
         return fig.figure_of_nothing(name, title, reading, "this model does not expose it", table.columns)
-    parts = "; ".join(
-        f"{row['measure']} {row['value']:.3f}, {'outside' if row['outside'] else 'within'} the benign "
-        f"interval of {row['benign_low']:.3f} to {row['benign_high']:.3f}"
-        for row in rows
-    )
-    return ReportFigure(name, title, _draw_pooling(rows, token), f"{token}: {parts}.", reading, table)
+    clauses = []
+    for row in rows:
+        place = "outside" if row["outside"] else "within"
+        clauses.append(
+            f"{row['measure']} {row['value']:.3f}, {place} the benign interval of {row['benign_low']:.3f} to "
+            f"{row['benign_high']:.3f}"
+        )
+    alt = f"{token}: {'; '.join(clauses)}."
+    return ReportFigure(name, title, _draw_pooling(rows, token), alt, reading, table)
 
 
 def _draw_pooling(rows: Sequence[Row], token: str) -> go.Figure:
@@ -332,12 +344,11 @@ def _draw_pooling(rows: Sequence[Row], token: str) -> go.Figure:
         name="benign mean",
         hovertemplate="%{y}<br>benign mean %{x:.4f}<extra></extra>",
     )
-    arms = [None if row["high"] is None else row["high"] - row["value"] for row in rows]
     marks: dict[str, Any] = {
         "type": "scatter",
         "y": titles,
         "x": [row["value"] for row in rows],
-        "error_x": {"type": "data", "array": arms},
+        "error_x": _make_error_bars(rows),
         "mode": "markers",
         "marker": {"color": fig.STICKY, "size": 12, "symbol": _choose_symbols(rows)},
         "name": f"{fig.legend_label(token)} (filled: outside)",
@@ -350,10 +361,10 @@ def _draw_pooling(rows: Sequence[Row], token: str) -> go.Figure:
 
 
 def _collect_titled_rows(
-    measures: pl.DataFrame, titles: Mapping[str, str], needed: Sequence[str]
+    measures: pl.DataFrame, titles: Mapping[str, str], needed_columns: Sequence[str]
 ) -> list[dict[str, Any]]:
     # Rows without a value that the figure needs are left out; in the others, the title replaces the name.
-    row_by_measure = {row["measure"]: row for row in measures.drop_nulls(needed).to_dicts()}
+    row_by_measure = {row["measure"]: row for row in measures.drop_nulls(needed_columns).to_dicts()}
     return [
         row_by_measure[measure] | {"measure": title}
         for measure, title in titles.items()
@@ -393,6 +404,7 @@ def _explain_embedding(vocabulary: Mapping[str, Any]) -> str:
         "A row close to the rows of unused entries was hardly trained (Land and Bartolo 2024). A token with "
         "an unusual row need not be sticky, and a sticky token need not have an unusual row."
     )
+    # Without the embedding matrix, these statistics are missing.
     if {"mean_cosine", "first_component_share"} <= set(vocabulary):
         mean_cosine = number(vocabulary["mean_cosine"], 3)
         reading += (
@@ -453,14 +465,14 @@ def _plot_attribution(name: str, cells: pl.DataFrame, pairs: pl.DataFrame) -> Re
     if pairs.is_empty():
         return fig.figure_of_nothing(name, title, _READ_ATTRIBUTION, "no similarity was attributed")
     pair = pairs.sort("pair").row(0, named=True)
-    cells = cells.filter(pair=pair["pair"])
+    cells_of_pair = cells.filter(pair=pair["pair"])
     return ReportFigure(
         name,
         title,
-        _draw_attribution(cells),
+        _draw_attribution(cells_of_pair),
         _describe_attribution(pair),
         _READ_ATTRIBUTION,
-        DataTable(("carrier with copies", "part", "anchor", "adds"), _make_attribution_rows(cells)),
+        DataTable(("carrier with copies", "part", "anchor", "adds"), _make_attribution_rows(cells_of_pair)),
     )
 
 
@@ -473,7 +485,10 @@ def _describe_attribution(pair: Row) -> str:
 
 
 def _make_attribution_rows(cells: pl.DataFrame) -> list[tuple[Any, ...]]:
-    # First the sum of each row of the matrix, then the largest single cells.
+    """Return the sum of each row of the matrix, and then its largest cells, as rows of the table.
+
+    Each has a token of the carrier, the part of the text that this is in, a token of the anchor, and a value.
+    """
     sums = (
         cells.group_by("row", maintain_order=True)
         .agg(pl.col("row_token", "row_part").first(), pl.lit("all").alias("anchor"), pl.col("value").sum())
@@ -492,11 +507,11 @@ def _make_hover_names(row_name: str, column_names: Sequence[str]) -> list[list[s
 def _draw_attribution(cells: pl.DataFrame) -> go.Figure:
     """Draw the matrix of contributions to a similarity, with the sum of each row as the last column."""
     ordered = cells.sort("row", "column")
-    matrix_rows = ordered.unique("row").sort("row")
-    matrix_columns = ordered.unique("column").sort("column")
+    matrix_rows = cells.unique("row").sort("row")  # one cell of each row, for the token that it belongs to
+    matrix_columns = cells.unique("column").sort("column")
     names = [fig.label(token) for token in matrix_rows["row_token"]]
     columns = [fig.label(token) for token in matrix_columns["column_token"]]
-    values = ordered["value"].to_numpy().reshape(len(names), len(columns))
+    values = ordered["value"].to_numpy().reshape(len(names), len(columns))  # (carrier, anchor tokens)
     strongest = float(np.abs(values).max()) or 1.0  # row sums, which may be larger, don't set the colours
     values = np.hstack([values, values.sum(axis=1, keepdims=True)])
     columns.append("(sum of the row)")
@@ -525,10 +540,10 @@ def _draw_attribution(cells: pl.DataFrame) -> go.Figure:
         showgrid=False,
         zeroline=False,
     )
-    figure.add_vline(x=len(columns) - 1.5, line=fig.DOTTED_LINE)
+    figure.add_vline(x=len(columns) - 1.5, line=fig.DOTTED_LINE)  # before the sums
     # Dotted lines separate the copies from the tokens of the carrier.
     is_copy = (matrix_rows["row_part"] == "copies").to_list()
-    for position, (above, below) in enumerate(pairwise(is_copy)):
-        if above != below:
+    for position, (is_copy_above, is_copy_below) in enumerate(pairwise(is_copy)):
+        if is_copy_above != is_copy_below:
             figure.add_hline(y=position + 0.5, line=fig.DOTTED_LINE)
     return figure

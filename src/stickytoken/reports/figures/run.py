@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,7 @@ def _draw_distribution(measured: pl.DataFrame, described: Distribution) -> go.Fi
     figure.add_trace(bars)
     sticky = measured.filter(verdict="sticky").sort(column.key, descending=True)
     hover_value = f": %{{x:{fig.number_format(column)}}}"
-    heights = [_COUNT_AT_MARKS] * len(sticky)
+    heights = [_COUNT_AT_MARKS] * len(sticky)  # all marks are at the bottom
     _mark_sticky(figure, sticky, sticky[column.key].round(6), heights, hover_value)
     for position, (text, value) in enumerate(described.lines.items()):
         figure.add_vline(x=value, line=fig.DOTTED_LINE)
@@ -83,15 +84,16 @@ def _draw_distribution(measured: pl.DataFrame, described: Distribution) -> go.Fi
     figure.update_xaxes(title_text=fig.axis_title(column), tickformat=fig.tick_format(column))
     figure.update_yaxes(title_text="tokens (log scale)", type="log", dtick=1, rangemode="tozero")
     # Ends of the axis as powers of ten, with room above the highest bar and below a count of 1.
-    top = float(np.log10(max(int(counts.max()), 2))) + 0.35
+    highest_count = max(int(counts.max()), 2)  # so that bars of a single token don't fill the plot
+    top = float(np.log10(highest_count)) + 0.35
     bottom = -0.3
     figure.update_yaxes(range=[bottom, top], tickformat=",d")
     names = [
         _Name(fig.legend_label(token), value, float(np.log10(_COUNT_AT_MARKS)))
-        for token, value in sticky.reverse().select("token", column.key).iter_rows()
+        for token, value in sticky.reverse().select("token", column.key).iter_rows()  # from left to right
     ]
-    ends = [float(edges[0]), float(edges[-1]), *described.lines.values()]
-    _write_names(figure, names, width=max(ends) - min(ends), height=top - bottom)
+    drawn_values = [float(edges[0]), float(edges[-1]), *described.lines.values()]
+    _write_names(figure, names, width=max(drawn_values) - min(drawn_values), height=top - bottom)
     figure.update_layout(bargap=0, hovermode="closest")
     return figure
 
@@ -103,12 +105,12 @@ def _describe_distribution(measured: pl.DataFrame, column: Column) -> str:
         f"{column.title.capitalize()} of {counted(len(measured), 'token')}: median {middle}, 90% between "
         f"{low} and {high}."
     )
-    flagged = sorted(measured.filter(verdict="sticky")[column.key])  # values, in ascending order
-    if flagged:
-        lowest = _format_precisely(column, flagged[0])
-        highest = _format_precisely(column, flagged[-1])
-        span = f"at {lowest}" if len(flagged) == 1 else f"between {lowest} and {highest}"
-        text += f" {len(flagged)} sticky {span}."
+    sticky_values = sorted(measured.filter(verdict="sticky")[column.key])
+    if sticky_values:
+        lowest = _format_precisely(column, sticky_values[0])
+        highest = _format_precisely(column, sticky_values[-1])
+        span = f"at {lowest}" if len(sticky_values) == 1 else f"between {lowest} and {highest}"
+        text += f" {len(sticky_values)} sticky {span}."
     return text
 
 
@@ -117,6 +119,7 @@ _TABLE_BINS = 12
 
 
 def _make_distribution_table(measured: pl.DataFrame, column: Column) -> DataTable:
+    """Return the numbers of all tokens and of sticky tokens in each bin, without empty bins."""
     values = measured[column.key].to_numpy()
     if np.ptp(values) >= _NO_SPAN:
         edges = np.linspace(values.min(), values.max(), _TABLE_BINS + 1)
@@ -126,13 +129,11 @@ def _make_distribution_table(measured: pl.DataFrame, column: Column) -> DataTabl
     counts = np.histogram(values, edges)[0].tolist()
     sticky_counts = np.histogram(sticky_values, edges)[0].tolist()
     rows = []
-    for (start, end), count, sticky_count in zip(
-        pairwise(edges.tolist()), counts, sticky_counts, strict=True
-    ):
+    ends_of_bins = pairwise(edges.tolist())
+    for (start, end), count, sticky_count in zip(ends_of_bins, counts, sticky_counts, strict=True):
         if count:
-            rows.append(
-                (_format_precisely(column, start), _format_precisely(column, end), count, sticky_count)
-            )
+            texts = (_format_precisely(column, start), _format_precisely(column, end))
+            rows.append((*texts, count, sticky_count))
     return DataTable(("from", "to", "tokens", "sticky"), rows)
 
 
@@ -155,6 +156,7 @@ def bins(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.flo
         return np.array([len(values)]), np.array([low - 0.5e-3, high + 0.5e-3])
     lower_quartile, upper_quartile = np.quantile(values, [0.25, 0.75])
     width = 2 * float(upper_quartile - lower_quartile) / len(values) ** (1 / 3)
+    # The width is 0 if the middle half of the values is equal.
     bin_count = (high - low) / width if width > 0 else _MOST_BINS
     return np.histogram(values, bins=int(np.clip(np.ceil(bin_count), _FEWEST_BINS, _MOST_BINS)))
 
@@ -168,8 +170,9 @@ def _mark_sticky(
     sticky: pl.DataFrame,
     x: pl.Series,
     y: Iterable[float],
-    hover_value: str,
+    hover_values: str,
 ) -> None:
+    # `hover_values` is the part of the hover text after the name, in Plotly's notation.
     if sticky.is_empty():
         return
     names = [fig.label(token) for token in sticky["token"]]
@@ -177,11 +180,11 @@ def _mark_sticky(
         "type": "scatter",
         "x": x.to_list(),
         "y": list(y),
-        "customdata": names,
+        "customdata": names,  # for the hover text
         "mode": "markers",
         "marker": {"color": fig.STICKY, "symbol": "diamond", "size": _MARK_SIZE},
-        "hovertemplate": f"%{{customdata}}{hover_value}<extra>sticky</extra>",
-        "cliponaxis": False,
+        "hovertemplate": f"%{{customdata}}{hover_values}<extra>sticky</extra>",
+        "cliponaxis": False,  # marks at the edge of the plot are drawn whole
         "name": f"sticky ({len(names)})",
     }
     figure.add_trace(marks)
@@ -243,18 +246,20 @@ def _write_names(figure: go.Figure, names: Sequence[_Name], width: float, height
         name_width = _CHARACTER_WIDTH * len(name.text)
         distance = _NAME_DISTANCE
         box = _Box(mark.x, mark.y + distance, name_width, _LINE_HEIGHT)
+        # Names go up line by line, until there is room.
         while any(box.overlaps(other) for other in occupied):
             distance += _LINE_HEIGHT
             box = _Box(mark.x, mark.y + distance, name_width, _LINE_HEIGHT)
         written.append(box)
         is_moved = distance > _NAME_DISTANCE
+        # A moved name is at the end of an arrow to its mark, drawn as a line; Plotly counts downwards.
         offset = {"ax": 0, "ay": -distance, "standoff": 7} if is_moved else {"yshift": distance}
         figure.add_annotation(
             x=name.x,
             y=name.y,
             text=name.text,
             showarrow=is_moved,
-            arrowhead=0,
+            arrowhead=0,  # none
             arrowwidth=1,
             arrowcolor=fig.ORDINARY,
             **offset,
@@ -296,8 +301,10 @@ def _draw_scatter(measured: pl.DataFrame, described: Scatter) -> go.Figure:
     others = measured.filter(pl.col("verdict").ne_missing("sticky"))
     other_count = len(others)
     if other_count > _DRAWN_POINTS:
+        # The seed doesn't change, so that reports of the same run are the same.
         generator = np.random.default_rng([other_count, _SCATTER_KEY])
-        others = others[np.sort(generator.choice(other_count, size=_DRAWN_POINTS, replace=False))]
+        drawn_indices = generator.choice(other_count, size=_DRAWN_POINTS, replace=False)
+        others = others[np.sort(drawn_indices)]
     hover_values = f"<br>%{{x:{fig.number_format(described.x)}}}, %{{y:{fig.number_format(described.y)}}}"
     figure = fig.new_figure(height=430)
     cloud: dict[str, Any] = {
@@ -314,7 +321,7 @@ def _draw_scatter(measured: pl.DataFrame, described: Scatter) -> go.Figure:
     sticky = measured.filter(verdict="sticky").sort(x)
     _mark_sticky(figure, sticky, sticky[x].round(4), sticky[y].round(4), hover_values)
     names = [_Name(fig.legend_label(row["token"]), row[x], row[y]) for row in sticky.iter_rows(named=True)]
-    width = float(np.ptp(measured[x].to_numpy()))
+    width = float(np.ptp(measured[x].to_numpy()))  # the axes reach from the smallest to the largest value
     height = float(np.ptp(measured[y].to_numpy()))
     _write_names(figure, names, width, height)
     figure.update_xaxes(title_text=fig.axis_title(described.x), tickformat=fig.tick_format(described.x))
@@ -331,12 +338,13 @@ def _describe_scatter(measured: pl.DataFrame, described: Scatter) -> str:
     groups = {f"{len(sticky)} sticky": sticky, "All tokens": measured}
     for name, rows in groups.items():
         if not rows.is_empty():
-            medians = _format_quantiles(rows, described, 0.5)
-            text += f" {name}: medians {medians[0]} and {medians[1]}."
+            median_x, median_y = _format_quantiles(rows, described, 0.5)
+            text += f" {name}: medians {median_x} and {median_y}."
     return text
 
 
 def _format_quantiles(rows: pl.DataFrame, described: Scatter, level: float) -> list[str]:
+    # Of both measures; a level of 0.5 gives the medians.
     texts = []
     for column in (described.x, described.y):
         quantile = np.quantile(rows[column.key].to_numpy(), level)
@@ -349,10 +357,9 @@ _LISTED_TOKENS = 20
 
 
 def _make_scatter_table(measured: pl.DataFrame, described: Scatter) -> DataTable:
-    sticky = measured.filter(pl.col("verdict") == "sticky")
-    sticky = sticky.sort(described.y.key, descending=True).head(_LISTED_TOKENS)
+    sticky = measured.filter(verdict="sticky").sort(described.y.key, descending=True)
     rows: list[tuple[Any, ...]] = []
-    for row in sticky.iter_rows(named=True):
+    for row in sticky.head(_LISTED_TOKENS).iter_rows(named=True):
         x = _format_precisely(described.x, row[described.x.key])
         y = _format_precisely(described.y, row[described.y.key])
         rows.append((row["token"], row["verdict"], x, y))
@@ -405,10 +412,12 @@ def break_down(tokens: pl.DataFrame) -> list[Breakdown]:
     """
     counts = tokens["script"].value_counts().sort("count", "script", descending=[True, False])
     all_scripts = counts["script"].to_list()
-    scripts = all_scripts[:_MOST_SCRIPTS]
+    scripts = all_scripts[:_MOST_SCRIPTS]  # the most frequent ones
+    # Names of the groups, such as "10+" and "0–10", and then the groups of each token.
     lengths = [str(length) for length in range(1, _LONGEST)] + [f"{_LONGEST}+"]
     deciles = [f"{10 * decile}–{10 * decile + 10}" for decile in range(_DECILES)]
     length = pl.col("length").clip(1, _LONGEST)
+    # Positions are shares of the vocabulary. The last token, at 1.0, belongs to the last decile.
     decile = (pl.col("position") * _DECILES).floor().clip(0, _DECILES - 1).cast(pl.Int64)
     tokens_with_groups = tokens.select(
         "verdict",
@@ -417,7 +426,7 @@ def break_down(tokens: pl.DataFrame) -> list[Breakdown]:
         length=pl.when(length == _LONGEST).then(pl.lit(lengths[-1])).otherwise(length.cast(pl.String)),
         position=decile.replace_strict(dict(enumerate(deciles)), default=None),
     )
-    kinds = [kind.value for kind in Kind if (tokens_with_groups["entry"] == kind.value).any()]
+    kinds = [kind.value for kind in Kind if (tokens["entry"] == kind.value).any()]
     if len(all_scripts) > _MOST_SCRIPTS:
         scripts = [*scripts, "others"]
     return [
@@ -454,20 +463,22 @@ def _count_by_group(tokens: pl.DataFrame, column: str) -> dict[str, int]:
 def composition(tokens: pl.DataFrame) -> ReportFigure:
     """Draw the shares of kinds, scripts, lengths and positions among sticky tokens and among all tokens."""
     breakdowns = break_down(tokens)
+    # Each breakdown counts the same tokens.
     total = sum(breakdowns[0].examined)
     sticky = sum(breakdowns[0].sticky)
-    sentences = [f"{sticky} of {total:,} tokens {'is' if sticky == 1 else 'are'} sticky."]
+    verb = "is" if sticky == 1 else "are"
+    sentences = [f"{sticky} of {total:,} tokens {verb} sticky."]
     rows: list[tuple[Any, ...]] = []
     for breakdown in breakdowns:
-        counts = list(zip(breakdown.groups, breakdown.examined, breakdown.sticky, strict=True))
-        most_sticky_first = sorted(counts, key=lambda count: count[2], reverse=True)
+        counts = list(zip(breakdown.sticky, breakdown.examined, breakdown.groups, strict=True))
+        most_sticky_first = sorted(counts, key=itemgetter(0), reverse=True)
         phrases = [
             f"{group}: {sticky_count} of {examined_count:,}"
-            for group, examined_count, sticky_count in most_sticky_first[:3]
+            for sticky_count, examined_count, group in most_sticky_first[:3]
             if sticky_count
         ]
         sentences.append(f"By {breakdown.title}, {'; '.join(phrases)}.")
-        for group, examined_count, sticky_count in counts:
+        for sticky_count, examined_count, group in counts:
             if examined_count:
                 share = f"{sticky_count / examined_count:.2%}"
                 rows.append((breakdown.title, group, examined_count, sticky_count, share))
@@ -501,6 +512,7 @@ def flagged_categories(tokens: pl.DataFrame) -> ReportFigure:
     sticky = tokens.filter(verdict="sticky")
     if sticky.is_empty():
         return fig.figure_of_nothing(name, title, reading, "this run has no sticky token")
+    # Those that occur, in the order in which they are declared.
     categories = [category.value for category in Category if (tokens["category"] == category.value).any()]
     kinds = [kind.value for kind in Kind if (tokens["entry"] == kind.value).any()]
     breakdowns = [
@@ -549,12 +561,14 @@ def _draw_breakdowns(breakdowns: list[Breakdown]) -> go.Figure:
         figure=fig.new_figure(height=280 * panel_rows),
     )
     grey = {"color": fig.ORDINARY, "opacity": 0.65, "pattern": _make_pattern("")}
+    # Hatched, so that the bars can be told apart without colours.
     hatched = {"color": fig.STICKY, "opacity": 1, "pattern": _make_pattern("/")}
     for position, breakdown in enumerate(breakdowns):
         cell = {"row": position // 2 + 1, "col": position % 2 + 1}
         in_legend = position == 0
         _draw_shares(plot, breakdown.groups, breakdown.examined, "all tokens examined", grey, in_legend, cell)
         _draw_shares(plot, breakdown.groups, breakdown.sticky, "sticky tokens", hatched, in_legend, cell)
+        # None leaves the choice to Plotly.
         angle = -45 if len(breakdown.groups) > _MOST_LEVEL_LABELS else None
         plot.update_xaxes(type="category", tickangle=angle, **cell)
     plot.update_yaxes(title_text="% of tokens", col=1)
@@ -564,6 +578,7 @@ def _draw_breakdowns(breakdowns: list[Breakdown]) -> go.Figure:
 
 
 def _make_pattern(shape: str) -> dict[str, Any]:
+    # An empty shape is a plain bar.
     return {"shape": shape, "size": 5, "solidity": 0.25}
 
 
@@ -577,7 +592,7 @@ def _draw_shares(
     cell: dict[str, int],
 ) -> None:
     total = sum(counts)
-    if total == 0:
+    if total == 0:  # no token is sticky, and so no share is defined
         return
     bars: dict[str, Any] = {
         "type": "bar",
