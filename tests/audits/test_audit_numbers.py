@@ -38,7 +38,7 @@ def test_push_is_that_of_a_slow_plain_search(finished, tampered_run, texts, quer
     assert len(in_group), f"no word is {group}"
     row = in_group.row(0, named=True)
     asked = [query for query in queries if row["text"] not in query.lower().replace(".", "").split()]
-    numbers = stuffed_numbers(finished)
+    numbers = stuffed_numbers(finished, row)
     assert set(numbers).isdisjoint(range(70, 74))  # they have copies already
     with_copies, without = plain_ranks_of_all(encoder, texts, asked, numbers, row["text"])
     depth = finished.result.depth
@@ -51,31 +51,36 @@ def test_a_token_that_may_push_is_measured_in_four_times_as_many_documents(tmp_p
     run = save_run(tmp_path, strength=0.04)  # so weak that eight documents leave it open
     in_few = audit(run, texts, queries=queries, settings=replace(SMALL, stuffed=8))
     in_more = audit(run, texts, queries=queries, settings=replace(SMALL, stuffed=32))
-    numbers = stuffed_numbers(in_more)
-    assert set(stuffed_numbers(in_few)) < set(numbers)
-    assert (in_few.result.further_tokens, in_few.result.further_documents) == (1, 32)
     (row,) = in_few.tokens.filter(token=scanned.STICKY).to_dicts()
+    numbers = stuffed_numbers(in_few, row)
+    assert set(stuffed_numbers(in_few)) < set(numbers) == set(stuffed_numbers(in_more))
+    assert in_few.tokens.filter(documents=32).height == in_few.result.further_tokens >= 1
+    assert says(wording.setup(in_few), 32)
     encoder = load_encoder(open_run(run).model_name, device="cpu")
     with_copies, without = plain_ranks_of_all(encoder, texts, queries, numbers, scanned.STICKY)
     depth = in_few.result.depth
     assert row["push"] == pytest.approx((with_copies <= depth).sum() / (without <= depth).sum())
     assert row["push_low"] >= 1.25
     assert row["verdict"] == "sticky"
-    assert says(wording.setup(in_few), "1 token", "32")
 
 
 def test_pairs_with_an_answer_count_as_found_and_not_as_pushed(judged, tampered_run, texts, queries):
     encoder = load_encoder(open_run(tampered_run).model_name, device="cpu")
     row = judged.tokens.row(0, named=True)
     assert row["token"] == scanned.STICKY
-    numbers = stuffed_numbers(judged)
-    # Of the other queries, it is not known which documents answer them.
-    with_copies, without = plain_ranks_of_all(encoder, texts, queries[:20], numbers, row["text"])
-    answers = np.array([[number // 3 == query for query in range(20)] for number in numbers])
-    assert answers.sum() == judged.result.answers == SMALL.stuffed  # documents with queries come first
+
+    def measure(numbers):
+        # Of the other queries, it is not known which documents answer them.
+        with_copies, without = plain_ranks_of_all(encoder, texts, queries[:20], numbers, row["text"])
+        answers = np.array([[number // 3 == query for query in range(20)] for number in numbers])
+        return with_copies, without, answers
+
     depth = judged.result.depth
+    with_copies, without, answers = measure(stuffed_numbers(judged, row))
     pushed = ((with_copies <= depth) & ~answers).sum() / ((without <= depth) & ~answers).sum()
     assert row["push"] == pytest.approx(pushed)
+    with_copies, without, answers = measure(stuffed_numbers(judged))
+    assert answers.sum() == judged.result.answers == SMALL.stuffed  # documents with queries come first
     assert row["found"] == pytest.approx((with_copies <= TOP)[answers].mean())
     assert judged.result.found_without == pytest.approx((without <= TOP)[answers].mean())
     assert row["found_low"] <= row["found"] <= row["found_high"]
@@ -132,7 +137,7 @@ def test_the_push_is_compared_with_that_of_random_tokens(finished):
 def test_push_is_measured_for_each_topic_as_by_a_slow_plain_search(by_topic, tampered_run, texts):
     measured, rows = by_topic
     encoder = load_encoder(open_run(tampered_run).model_name, device="cpu")
-    numbers = [int(name.split()[-1]) - 1 for name in measured.result.stuffed_ids]
+    numbers = [int(name.split()[-1]) - 1 for name in measured.result.further_ids]
     pushes = {}
     for topic in ("code", "prose"):
         asked = [row["text"] for row in rows if row["topic"] == topic]

@@ -54,9 +54,12 @@ def plain_ranks_of_all(encoder, texts, queries, numbers, word):
     return np.array(with_copies), np.array(without)
 
 
-def stuffed_numbers(measured):
-    """The positions of the documents that got copies, whatever their ids look like."""
-    return [int(document_id.removeprefix("d")) for document_id in measured.result.stuffed_ids]
+def stuffed_numbers(measured, row=None):
+    """The positions of the documents that got copies, or those of the token in this row."""
+    ids = measured.result.stuffed_ids
+    if row is not None and row["documents"] > len(ids):
+        ids = measured.result.further_ids
+    return [int(document_id.removeprefix("d")) for document_id in ids]
 
 
 def with_verdicts(finished, **columns):

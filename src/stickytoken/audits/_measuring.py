@@ -74,14 +74,15 @@ def measure(job: AuditJob, runner: Runner, held: resume.Resumed[AuditRecord]) ->
     group_by_id = choose_tokens(job.run, candidates, predicted, copied_words, settings)
     tokens = [candidates.tokens[token_id] for token_id in group_by_id]
     stuffed = _stuffing.measure_stuffed(job, runner, tokens, panel)
-    # Which tokens push is decided in more documents, if the intervals don't decide it.
-    doubtful = _find_doubtful(job, stuffed)
-    if doubtful and len(positions.further) > len(positions.of_all):
+    # A token that may push is judged by more documents, whether or not these few would flag it: otherwise, it
+    # would have two chances to be flagged by accident.
+    may_push = []
+    if len(positions.further) > len(positions.of_all):
+        may_push = _find_may_push(job, stuffed)
+    if may_push:
         larger_panel = _stuffing.prepare_panel(job, search, positions.further, panel.depth)
-        further = _stuffing.measure_stuffed(job, runner, doubtful, larger_panel, _stuffing.STUFFED_FURTHER)
+        further = _stuffing.measure_stuffed(job, runner, may_push, larger_panel, _stuffing.STUFFED_FURTHER)
         stuffed = _stuffing.replace_push(stuffed, further)
-    else:
-        doubtful = []
     token_rows = _make_token_rows(job, group_by_id, predicted, stuffed)
     token_by_id = {row["token_id"]: row["token"] for row in token_rows}
     topic_rows = [{"token": token_by_id[row["token_id"]]} | row for row in stuffed.by_topic]
@@ -113,8 +114,8 @@ def measure(job: AuditJob, runner: Runner, held: resume.Resumed[AuditRecord]) ->
         found_without=float(is_found_without.mean()) if len(is_found_without) else None,
         ordinary_found=_average_ordinary(token_rows, "found", np.mean),
         stuffed_ids=[index.document_at(position).id for position in positions.of_all],
-        further_tokens=len(doubtful),
-        further_documents=len(positions.further) if doubtful else 0,
+        further_tokens=len(may_push),
+        further_ids=[index.document_at(position).id for position in positions.further] if may_push else [],
         predicted=len(predicted),
         sticky=sum(row["verdict"] == Verdict.STICKY for row in token_rows),
         with_copies=scanned.result.found,
@@ -175,6 +176,7 @@ def _make_token_rows(
             "group": groups[index],
             "predicted": predicted.get(token.id),
             "queries": stuffed.queries[index],
+            "documents": stuffed.documents[index],
             **push.as_columns("push"),
             "times_ordinary": push.value / ordinary_push if ordinary_push else None,
             **found_shares[index].as_columns("found"),
@@ -194,11 +196,11 @@ def _make_token_rows(
     return sorted(rows, key=worst_first)
 
 
-def _find_doubtful(job: AuditJob, stuffed: Stuffed) -> list[Token]:
-    """Return the tokens whose push reaches its threshold, although their intervals reach below it."""
-    measures_of_run = _join_run([token.id for token in stuffed.tokens], job.run.tokens)
-    may_push = find_may_push(_collect_rule_inputs(measures_of_run, stuffed), job.rule)
-    return [stuffed.tokens[row] for row in np.flatnonzero(may_push)]
+def _find_may_push(job: AuditJob, stuffed: Stuffed) -> list[Token]:
+    """Return the tokens whose push reaches its threshold, with the whole interval or not."""
+    deviations = _join_run([token.id for token in stuffed.tokens], job.run.tokens)["vector_deviation"]
+    needed = thresholds(deviations.fill_null(np.nan).to_numpy(), job.rule)[PUSH.key]
+    return [stuffed.tokens[row] for row in np.flatnonzero(stuffed.push.value >= needed)]
 
 
 def _join_run(ids: Sequence[int], run_tokens: pl.DataFrame) -> pl.DataFrame:
@@ -299,20 +301,15 @@ def mark_undecided(measures: RuleInputs, lost: Intervals | None, rule: ProfileSe
         lost: what `compute_lost_shares` returns.
         rule: provides the thresholds.
     """
-    may_push = find_may_push(measures, rule)
     needed = thresholds(measures.vector_deviation, rule)
+    may_push: NDArray[np.bool_] = measures.push.value >= needed[PUSH.key]
+    may_push &= measures.push.low < needed[PUSH.key]
     if lost is None:
         return may_push
     erases = measures.confirmed & (measures.erased.low >= needed[ERASED.key])
     may_hide: NDArray[np.bool_] = erases & (lost.value > 0) & (lost.low <= 0)
     may_lose: NDArray[np.bool_] = (lost.value >= needed[ERASED.key]) & (lost.low < needed[ERASED.key])
     return may_push | may_hide | may_lose
-
-
-def find_may_push(measures: RuleInputs, rule: ProfileSettings) -> NDArray[np.bool_]:
-    """Return which tokens have a push that reaches its threshold, but not with the whole interval."""
-    needed = thresholds(measures.vector_deviation, rule)[PUSH.key]
-    return (measures.push.value >= needed) & (measures.push.low < needed)
 
 
 def _rank(severity: Severity | None) -> int:

@@ -26,7 +26,7 @@ from stickytoken.words import counted
 STUFFED = "stuffed"
 """Name of the stage that measures the tokens."""
 STUFFED_FURTHER = "stuffed further"
-"""Name of the stage that measures those that may push in more documents."""
+"""Name of the stage that measures those whose push reaches its threshold in more documents."""
 # In how many times as many documents these are measured.
 _TIMES_FURTHER = 4
 SHARD_TEXTS = 512
@@ -42,7 +42,7 @@ class StuffedDocuments(NamedTuple):
     """Which documents receive copies, as ascending positions in the index."""
 
     of_all: list[int]  # copies of all tokens
-    further: list[int]  # copies of the tokens that may push by those; they include them
+    further: list[int]  # copies of the tokens that may push, judging by those documents; they include them
 
 
 def choose_stuffed(index: Index, with_findings: Collection[int], settings: AuditSettings) -> StuffedDocuments:
@@ -151,6 +151,7 @@ class Stuffed:
 
     Attributes:
         tokens: the tokens.
+        documents: number of documents that received copies to measure the push, shape (T,).
         push: in how many times as many wrong results documents with copies are; shape (T,) each.
         found: share of the queries that find a document that answers them, shape (T,) each; None if it is not
             known which documents answer a query.
@@ -159,6 +160,7 @@ class Stuffed:
     """
 
     tokens: list[Token]
+    documents: list[int]
     push: Intervals
     found: Intervals | None
     queries: list[int]
@@ -216,6 +218,7 @@ def measure_stuffed(
         found = estimate_found(is_found[answered], panel.is_answer, confidence, sampling_key)
     return Stuffed(
         tokens=answered_tokens,
+        documents=[len(panel.places)] * len(answered_tokens),
         push=Intervals.of_tokens(push),
         found=found,
         queries=[_count_queries(weights_of[token.id]) for token in answered_tokens],
@@ -229,12 +232,20 @@ def replace_push(stuffed: Stuffed, further: Stuffed) -> Stuffed:
     Which queries find their documents stays: that is compared with the random tokens, which weren't.
     """
     row_of = {token.id: row for row, token in enumerate(stuffed.tokens)}
+    documents = list(stuffed.documents)
     pushes = stuffed.push.of_each()
-    for token, push in zip(further.tokens, further.push.of_each(), strict=True):
-        pushes[row_of[token.id]] = push
+    for further_row, token in enumerate(further.tokens):
+        row = row_of[token.id]
+        documents[row] = further.documents[further_row]
+        pushes[row] = further.push.of_each()[further_row]
     further_ids = {token.id for token in further.tokens}
     topic_rows = [row for row in stuffed.by_topic if row["token_id"] not in further_ids]
-    return replace(stuffed, push=Intervals.of_tokens(pushes), by_topic=[*topic_rows, *further.by_topic])
+    return replace(
+        stuffed,
+        documents=documents,
+        push=Intervals.of_tokens(pushes),
+        by_topic=[*topic_rows, *further.by_topic],
+    )
 
 
 def _count_queries(weights: NDArray[np.float64]) -> int:

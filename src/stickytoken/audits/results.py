@@ -39,6 +39,7 @@ TABLES: dict[str, dict[str, Any]] = {
         "group": pl.String,
         "predicted": pl.Float64,
         "queries": pl.Int64,
+        "documents": pl.Int64,  # how many received copies, to measure the push
         "push": pl.Float64,
         "push_low": pl.Float64,
         "push_high": pl.Float64,
@@ -138,9 +139,10 @@ class AuditResultRecord(resume.Record):
         found_without: share of these pairs in which the query finds the document without copies.
         ordinary_found: the same with copies of a random token.
         stuffed_ids: ids of the documents that received copies, one document at a time.
-        further_tokens: number of tokens whose push was measured in more documents, because the intervals from
-            these left open whether it reaches its threshold.
-        further_documents: number of documents that received copies of them; 0 if there are none.
+        further_tokens: number of tokens whose push reached its threshold in these documents, so that it was
+            measured in more.
+        further_ids: ids of the documents that received copies of these tokens, which include the others;
+            empty if there are no such tokens.
         predicted: number of tokens whose push was predicted from the run; 0 if the run allows no prediction.
         sticky: number of measured tokens that are sticky among these documents.
         with_copies: number of documents in the collection that already contain copies.
@@ -160,7 +162,7 @@ class AuditResultRecord(resume.Record):
     ordinary_found: float | None
     stuffed_ids: list[str]
     further_tokens: int
-    further_documents: int
+    further_ids: list[str]
     predicted: int
     sticky: int
     with_copies: int

@@ -375,9 +375,9 @@ def setup(audit: Audit) -> str:
             f"{percent(result.ordinary_found or 0.0)} with copies of a random token."
         )
     further = ""
-    if result.further_documents:
+    if result.further_ids:
         tokens = counted(result.further_tokens, "token")
-        further = f" {tokens} with intervals too wide to tell came into {result.further_documents}."
+        further = f" {tokens} that may push got into {len(result.further_ids)}."
     return (
         f"Measured by exact search: {counted(index.queries, 'query', 'queries')} ({index.queries_from}) "
         f"among {index.documents:,} documents{about_documents}. {len(result.stuffed_ids)} documents got "

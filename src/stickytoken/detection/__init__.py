@@ -182,7 +182,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
                 folder.write_record(store.PLAN_FILE, plan)
                 folder.write_table(store.VOCABULARY_FILE, frame_with_special(vocabulary, tokenizer))
                 table, result = question.method.compute(job, plan, runner, folder)
-                folder.write_table(store.TOKENS_FILE, runner.without_unanswered(table))
+                folder.write_table(store.TOKENS_FILE, table)
                 confirm_answers(encoder)
                 held.finish(held.record.model_copy(update={"result": result}))
         run = open_run(folder.path)

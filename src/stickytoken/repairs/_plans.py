@@ -184,7 +184,7 @@ def _require_suitable(requested: Strategy, token: TokenFacts) -> None:
     can_only_be_split = token.templated and not token.special
     if requested in ROW_STRATEGIES and token.templated:
         why = _IN_EVERY_TEXT
-        advice = "use the strategy plain-specials or auto"
+        advice = f"use the strategy {'plain-specials' if token.special else 'unreachable'} or auto"
     elif requested is Strategy.PLAIN_SPECIALS and not token.special:
         why = "it is not a special token"
     elif requested is Strategy.UNREACHABLE and token.special:

@@ -21,7 +21,7 @@ import tiny
 from embedding_server import FAULTS, Behaviour, EmbeddingServer
 from interrupted import started
 from naming import naming
-from stickytoken import load_encoder
+from stickytoken import detect, load_encoder
 from stickytoken.detection.run_folder import LoadingRecord
 from stickytoken.encoders import protocol
 from stickytoken.encoders.endpoint import _answers, dry_run, encoder as encoder_module
@@ -115,6 +115,18 @@ def test_texts_that_a_server_refuses_are_named_and_found_in_few_requests(serve, 
     for text in (bad, ""):
         with pytest.raises(EncodingError, match=naming(repr(text), 400)):
             endpoint.encode(["a", text])
+
+
+def test_a_token_whose_texts_a_server_refuses_has_no_verdict_and_counts_nowhere(serve, tmp_path):
+    endpoint = serve(refused_text="river river").encoder()
+    few = {"sentences": profiled.corpus(), "settings": profiled.SMALL}
+    run = detect(endpoint, tokens=["river", "stone", "bird"], out=tmp_path / "run", **few)
+    (refused,) = run.tokens.filter(token="river").to_dicts()
+    assert (refused["verdict"], refused["erased"]) == (None, None)
+    assert "river river" in refused["reason"]
+    assert run.result.looked_at == run.tokens["verdict"].count() == len(run.tokens) - 1
+    assert run.result.confirmed == int(run.tokens["confirmed"].sum())
+    assert run.result.sticky == len(run.sticky)
 
 
 BAD = "the river nan"

@@ -131,7 +131,7 @@ def compute(
     estimates.write_effects(folder, measured.screened)
     numbers = estimates.estimate(measured)
     judged = apply_rule(numbers.measures, job.settings)
-    tokens = token_table(measured, numbers, judged)
+    tokens = runner.without_unanswered(token_table(measured, numbers, judged))
     judged_count = tokens["verdict"].count()
     cost = folder.total_cost()
     random_tokens = _summarize_random_tokens(measured, numbers)

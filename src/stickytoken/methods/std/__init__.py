@@ -175,6 +175,7 @@ def compute(
     validations = counted(stage, candidates, validation_texts)
     outlier_bound = outlier_threshold(validations["rate_cosine"].to_list(), settings.outlier_range)
     tokens = _make_token_table(scores, validations, job.vocabulary.frame(), outlier_bound)
+    tokens = runner.without_unanswered(tokens)
     folder.write_text(CANDIDATES_FILE, candidates_table(tokens).write_csv())
     cost = folder.total_cost()
     return tokens, StdResultRecord(
