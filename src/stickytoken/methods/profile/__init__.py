@@ -29,7 +29,6 @@ from stickytoken.methods.profile._wording import (
     describe_run,
     describe_similarity,
 )
-from stickytoken.methods.profile.documents import measures_few_tokens
 from stickytoken.methods.profile.estimates import MeasuredJob, TokenNumbers
 from stickytoken.methods.profile.plan import cells, ordinary_tokens
 from stickytoken.methods.profile.records import ProfilePlanRecord, ProfileResultRecord
@@ -99,26 +98,18 @@ def always_measured(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer) -> li
 
 
 def identity_parts(job: Job[ProfileSettings]) -> dict[str, Any]:
-    """Return what can change the numbers of profile only, to add to the identity of a run.
-
-    All parts but the corpus are there only in runs whose numbers they can change. Such a run has another
-    identity than one that an earlier version made without the part; all others keep theirs.
-    """
+    """Return what can change the numbers of profile only, to add to the identity of a run."""
     encoder = job.encoder
     # This hash covers the topics of the texts, too: as many are drawn from each.
     parts: dict[str, Any] = {"corpus": corpus_fingerprint(job.sentences)}
     queries = identity_of_queries(encoder)
     if queries is not None:  # encoded otherwise than documents, whose identity all runs have
         parts["queries"] = asdict(queries)
-    if not job.sentences.bundled:
-        parts["carriers"] = "as long as those of the bundled corpus"  # once, they were the shortest
     similarity = similarity_of(encoder)
     if similarity is not Similarity.COSINE:
         parts["similarity"] = similarity.value  # it decides which tokens are measured in documents
     if job.restricted and job.sampled:
         parts["sampled"] = True  # fewer tokens of a sample are measured in documents than of named ones
-    if measures_few_tokens(job):
-        parts["flagged"] = "by all carriers"  # earlier runs over few tokens could flag by half of them
     return parts
 
 
