@@ -324,7 +324,9 @@ def test_a_probe_gives_the_numbers_that_a_detection_stores(encoder, tmp_path, in
 @pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "tampered"])
 def test_the_worst_harm_is_that_of_the_token_that_does_most_to_documents(name):
     run = open_run(Path(stickytoken.__file__).parent / "demo" / "example" / name)
-    assert says(run.worst_harm(), "[CLS]", "2.3×", "0.8×")
+    push = run.token(101)["push"].item()
+    assert push == run.tokens["push"].max()
+    assert says(run.worst_harm(), "[CLS]", f"{push:.1f}×", f"{run.result.ordinary_push:.1f}×")
 
 
 def test_no_sentence_rests_on_some_of_the_documents():

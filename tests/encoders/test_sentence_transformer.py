@@ -18,7 +18,7 @@ import tiny
 import tiny_architectures as architectures
 from naming import naming
 from stickytoken import load_encoder
-from stickytoken.encoders.compute import computing
+from stickytoken.encoders.compute import computing, weights_fingerprint
 from stickytoken.errors import EncodingError, ModelError, StickyTokenError
 from stickytoken.inspection import inspector_of
 from stickytoken.machine import Precision
@@ -315,3 +315,26 @@ def test_torchs_flag_of_onednn_is_left_as_it_was_by_overlapping_computations(bac
     leave.set()
     thread.join()
     assert torch.backends.mkldnn.enabled == before
+
+
+@pytest.mark.filterwarnings("ignore:.*quantized tensor creation functions")
+@pytest.mark.parametrize("zero_points", [(0, 1), ([0, 0], [0, 1]), ([0.0, 0.0], [0.0, 1.0])])
+def test_quantized_weights_that_differ_only_in_zero_points_have_different_fingerprints(zero_points):
+    integers = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+
+    def quantize(zero_point):
+        if isinstance(zero_point, int):
+            return torch.quantize_per_tensor((integers - zero_point) * 0.5, 0.5, zero_point, torch.quint8)
+        of_channels = torch.tensor(zero_point)
+        values = (integers - of_channels[:, None]) * 0.5
+        return torch.quantize_per_channel(values, torch.tensor([0.5, 0.5]), of_channels, 0, torch.quint8)
+
+    def fingerprint(weight):
+        model = torch.nn.Module()
+        model.register_buffer("weight", weight)
+        return weights_fingerprint(model)
+
+    one, other = map(quantize, zero_points)
+    assert torch.equal(one.int_repr(), other.int_repr())
+    assert fingerprint(one) == fingerprint(quantize(zero_points[0]))
+    assert fingerprint(one) != fingerprint(other)

@@ -259,8 +259,8 @@ def estimate_found(
     """Return the share of the queries that find a document that answers them, for T tokens.
 
     Queries and documents are resampled, as for the push. If all samples agree, because no query or each one
-    finds its document, they know nothing of other queries. The interval is then the exact one of a share,
-    which takes each pair of a query and a document for a trial of its own.
+    finds its document, the interval would be a point. It is then the exact one of a share, which takes each
+    pair of a query and a document for a trial of its own.
 
     Args:
         is_found: whether each query finds each document that answers it, shape (T, Q, n).
@@ -268,8 +268,10 @@ def estimate_found(
         confidence: coverage of the two-sided intervals.
         key: seed of the random draw.
     """
-    # Each pair of a query and its answer counts the same, so the ratio to all of them is a share.
-    shares = push_ratios(is_found, is_answer, np.ones(is_answer.shape), confidence, key).of_each()
+    # The push is a ratio of two numbers of pairs of a query and a document: those with copies to those
+    # without. The number of answers found to the number of all is a share.
+    equal_weights = np.ones(is_answer.shape)
+    shares = push_ratios(is_found, is_answer, equal_weights, confidence, key).of_each()
     pairs = int(is_answer.sum())
     for row, share in enumerate(shares):
         if share.low == share.high:  # all samples agree

@@ -144,7 +144,8 @@ class SpanFinder:
     def __init__(self, rules: CleaningRules) -> None:
         self._known_digests = frozenset(rules.known)  # of texts that have no finding
         allowed = frozenset(text.strip() for text in rules.allowed)
-        # Special tokens are found by their texts, and all other words by their keys.
+        # Special tokens are found by their texts, and all other words by their keys. Each special token in a
+        # text is a finding; copies of those that are also flagged may be sticky.
         specials = {text.strip() for text in rules.specials} - allowed
         self._flagged_specials = specials.intersection(word.strip() for word in rules.words)
         words = [word for word in rules.words if word.strip() not in allowed | specials]
@@ -204,6 +205,8 @@ class SpanFinder:
             return
         markup_starts = [start for start, _ in protected]
         markup_texts = {text[start:end] for start, end in protected}
+        # "<pad>" looks like a tag, but no HTML has it. "<s>" may be either: it is taken for a tag, which
+        # stays, if the text has tags that are no special tokens.
         has_other_tags = any(
             markup[0] == "<" and not self._special_pattern.fullmatch(markup) for markup in markup_texts
         )
@@ -212,11 +215,9 @@ class SpanFinder:
             nearest = bisect_right(markup_starts, start) - 1  # the last markup that does not begin later
             is_whole_markup = nearest >= 0 and protected[nearest] == (start, end)
             is_in_markup = nearest >= 0 and start < protected[nearest][1] and not is_whole_markup
-            # "<pad>" looks like a tag, but no HTML has it. "<s>" may be either: it is taken for a tag if the
-            # text has others.
-            is_tag = is_whole_markup and has_other_tags and _markup.is_formatting_tag(match[0])
+            is_html = is_whole_markup and has_other_tags and _markup.is_formatting_tag(match[0])
             is_link = match[0].startswith("[") and text.startswith("(", end)  # of Markdown
-            fix = Fix.NONE if is_in_markup or is_tag or is_link else Fix.SAFE
+            fix = Fix.NONE if is_in_markup or is_html or is_link else Fix.SAFE
             yield _make_special_span(match[0], start, end, fix)
 
     def _find_specials_as_entities(self, text: str, padded: str) -> Iterator[Span]:

@@ -283,7 +283,9 @@ def _shown_kind(param: TyperOption) -> str | None:
         return ""
     if kind.is_ranged:  # Typer would call it a range, and shows its limits beside it
         return f"<{kind.ranged_type_name}>"
-    if kind.is_list and not kind.is_path:  # each value is passed with an option of its own
+    # Typer would say list[str], but each of the texts is passed with an option of its own.
+    is_list_of_texts = kind.is_list and not kind.is_path
+    if is_list_of_texts:
         return "<str>"
     return None
 

@@ -291,7 +291,9 @@ def load_later(
             return load(source, loading, run, moved_to)
 
     name = _name_of_model(source, run, moved_to)
-    return DeferredModel(load_now, reads_texts_only=_is_behind_endpoint(name, loading))
+    # This call raises the error if the command cannot do with a model that reads only texts.
+    is_behind_endpoint = _is_behind_endpoint(name, loading)
+    return DeferredModel(load_now, reads_texts_only=is_behind_endpoint)
 
 
 def load(

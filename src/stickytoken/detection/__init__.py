@@ -171,14 +171,15 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
             with ray_engine.chosen_engine(engine, encoder) as opened:
                 if shard_probes is None:
                     shard_probes = shard_probes_for(encoder.device)
-                # A measurement begins once nothing can be refused any more: with its plan, or with the first
-                # stage if the plan itself needs one. `cache` makes sure that it begins only once.
+                # The record has a result if a file of a finished run was deleted. It is measured again.
                 unfinished = held.record.model_copy(update={"result": None})
-                begin = cache(partial(held.begin, unfinished))
-                runner = Runner(opened, folder, progress, shard_probes, begin=begin)
+                # A run begins once nothing can be refused any more: when the plan first encodes texts, or
+                # else when it is made. Both call this function, and only the first call has an effect.
+                begin_once = cache(partial(held.begin, unfinished))
+                runner = Runner(opened, folder, progress, shard_probes, begin=begin_once)
                 # An interrupted session may have left its plan.
                 plan = folder.read_plan(record.method) or _make_plan(question.method, job, runner)
-                begin()
+                begin_once()
                 folder.write_record(store.PLAN_FILE, plan)
                 folder.write_table(store.VOCABULARY_FILE, frame_with_special(vocabulary, tokenizer))
                 table, result = question.method.compute(job, plan, runner, folder)

@@ -82,9 +82,9 @@ def find_run(
     identity = encoder.identify()
     for path, record in candidates.items():
         if model_difference(record, identity) == []:  # not None, which is for unknown models
-            _require_same_answers(encoder)
+            _require_unchanged_server(encoder)
             return FoundRun(open_run(path), encoder, notes)
-    if encoder.device == "endpoint":  # a detection would cost money
+    if encoder.device == "endpoint":  # the caller loaded it, and a detection would cost money
         raise _no_run_of_endpoint(encoder.name, runs)
     folder = _new_folder(encoder.name, identity, runs)
     run = detect(encoder, out=folder, progress=progress, engine=engine)
@@ -128,12 +128,12 @@ def _run_of_endpoint(model: str, runs: Path, candidates: Mapping[Path, RunRecord
         # The options of the endpoint are known from the run only.
         encoder = load_recorded(record)
         if model_difference(record, encoder.identify()) == []:
-            _require_same_answers(encoder)
+            _require_unchanged_server(encoder)
             return open_run(path), encoder
     raise _no_run_of_endpoint(model, runs)
 
 
-def _require_same_answers(encoder: Encoder) -> None:
+def _require_unchanged_server(encoder: Encoder) -> None:
     # The identity of a model behind an endpoint comes from cached answers. The server may give others by now.
     if isinstance(encoder, EndpointEncoder):
         encoder.require_same_model()

@@ -147,6 +147,7 @@ def impact(
     conditions = make_conditions(sticky, benign, settings)
     with resume.resumed(folder, results.IMPACTS, record) as held:
         if not held.finished:
+            # The record has a result if a table of a finished measurement was deleted. It is measured again.
             held.begin(held.record.model_copy(update={"result": None}))
             with chosen_engine(engine, word_encoder) as opened:
                 texts_by_stage = _count_texts_by_stage(loaded, conditions, settings)

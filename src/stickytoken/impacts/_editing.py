@@ -45,7 +45,7 @@ class Condition:
         tokens: the tokens that are copied: none for clean texts, one, or several for a mixture.
         repetition: index of the random repetition, starting at 0.
         seed: seed for the positions of the copies, and for random steps of the task.
-        draws_token: whether every text gets copies of only one of the tokens, as in `edit_as_published`.
+        draws_token: whether every text draws one of the tokens to copy, as in `edit_as_published`.
     """
 
     kind: Kind

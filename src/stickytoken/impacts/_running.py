@@ -85,8 +85,8 @@ class CleanVectors:
         )
 
 
-# All repetitions of a condition are in one shard, because a session that resumed between two repetitions
-# would form different batches, which changes rounding.
+# The conditions with the same tokens, which are repetitions. They are in one shard, because a session that
+# resumed between two of them would form different batches, which changes rounding.
 Group: TypeAlias = tuple[Condition, ...]
 
 
@@ -105,7 +105,7 @@ class TaskRunner:
     Attributes:
         encoder: the model.
         settings: settings of the measurement.
-        conditions: the conditions. The repetitions of a condition are consecutive.
+        conditions: the conditions. Those with the same tokens, which are repetitions, are consecutive.
         engine: computes the shards.
         folder: folder of the measurement.
         progress: called at every step.
@@ -123,19 +123,19 @@ class TaskRunner:
     ) -> NDArray[np.float64]:
         """Measure under all conditions, and return the outcomes, shape (conditions, units, columns).
 
-        The outcomes are in the order of the conditions. The repetitions of a condition form one shard, which
-        stores one row per repetition and unit. In the progress display, every shard counts as one.
+        A repetition is a condition of its own. Those with the same tokens form one shard, which stores one
+        row per condition and unit. In the progress display, every shard counts as one.
 
         Args:
             work: computes the outcomes. The shards are stored under its name.
-            units: number of units, which is the number of rows per condition.
+            units: number of units (pairs, queries, texts or documents), each with a row per condition.
             columns: columns to return.
             title: name of the stage in the progress display.
         """
         shards = [Shard(index, group) for index, group in enumerate(group_by_tokens(self.conditions))]
 
         def unit_of_each_row(shard: Shard[Condition]) -> list[int]:
-            """Return the numbers of the units, once for each repetition of the shard's condition."""
+            """Return the numbers of the units, once for each condition of the shard."""
             return list(range(units)) * len(shard.items)
 
         rows: engines.Rows[Condition] = engines.Rows(keys=unit_of_each_row, column=UNIT, size=lambda _: 1)
@@ -148,6 +148,7 @@ class TaskRunner:
             self.progress,
             title=title,
         )
+        # One row after another for the units of the first condition, then for those of the second ...
         outcomes = pl.concat(tables).select(columns).to_numpy().astype(np.float64)
         return outcomes.reshape(-1, units, len(columns))
 

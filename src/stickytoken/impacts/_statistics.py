@@ -159,6 +159,7 @@ class _Groups:
         selected_groups = []
         for index, group in enumerate(self.groups):
             condition = group[0]  # all conditions of a group have the same kind and the same tokens
+            # Where each text draws its token, as in the edits of the paper, no text has several.
             is_mixture = len(condition.tokens) > 1 and not condition.draws_token
             if condition.kind is kind and not is_mixture:
                 selected_groups.append(index)
@@ -301,6 +302,6 @@ def label_condition(condition: Condition, tokens_by_id: Mapping[int, TokenRecord
     kind = NAMED if any(token.kind == NAMED for token in tokens) else condition.kind.value
     if len(tokens) == 1 and not condition.draws_token:
         return {"kind": kind, "token_id": tokens[0].token_id, "token": tokens[0].token}
-    if condition.draws_token:
+    if condition.draws_token:  # the edits of the paper
         return {"kind": kind, "token_id": None, "token": f"one of {len(tokens)} in each text"}
     return {"kind": f"{kind} mixture" if tokens else kind, "token_id": None, "token": None}

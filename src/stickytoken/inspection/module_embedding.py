@@ -271,20 +271,20 @@ class ModuleInspector(Inspector):
     def _look_at_static_batch(
         self, contents: Sequence[tuple[int, ...]], part_labels: NDArray[np.intp], is_in_part: torch.Tensor
     ) -> list[Inside]:
-        """Return what `look_at_batch` does, for a static model, which pools by the mean over positions.
+        """Return the internal states of a static model, which pools embeddings by their mean, for each text.
 
         ``part_labels`` (texts, T) and ``is_in_part`` (texts, T, parts) say the same: which part a position
         belongs to.
         """
         weight = self._embeddings.weight
-        embeddings = weight[torch.tensor(contents, device=weight.device)].float()
+        embeddings = weight[torch.tensor(contents, device=weight.device)].float()  # shape (texts, T, D)
         # The mean over all T positions, as a sum over parts. t: text, q: position, g: part, d: component
         pooled_by_part = torch.einsum("tqg,tqd->tgd", is_in_part.to(embeddings), embeddings)
         pooled_by_part /= embeddings.shape[1]
         return split_texts(
             labels=part_labels,
-            hidden=embeddings[:, None].cpu(),  # the only states, as a model without layers has no others
-            attention_by_layer=(),
+            hidden=embeddings[:, None].cpu(),  # of no layer but the embedding: shape (texts, 1, T, D)
+            attention_by_layer=(),  # there is no attention
             pooled=pooled_by_part.sum(dim=1),
             pooled_by_part=pooled_by_part,
             # A vector may differ from the pooled states, because the model may truncate and normalise it.

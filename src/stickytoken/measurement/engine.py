@@ -124,7 +124,7 @@ def ignore_progress(_: Progress) -> None:
 
 @dataclass(frozen=True)
 class Rows(Generic[Item]):
-    """Which rows the stored table of a shard must have.
+    """Which rows the stored table of a shard must have, so that one of another division is computed again.
 
     Attributes:
         keys: returns the keys of a shard's rows, in order.

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.encoders.protocol import Encoder, require_ids, require_words
+from stickytoken.encoders.protocol import Encoder, IdEncoder, require_ids
 from stickytoken.insertion import (
     Insertion,
     Placement,
@@ -32,15 +32,19 @@ _TOKENS_PER_TEXT_COPY = 8
 def require_insertion(encoder: Encoder, insertion: Insertion) -> None:
     """Raise a ModelError if copies are to be inserted as token ids, but the encoder accepts only texts."""
     if insertion is Insertion.IDS:
-        require_ids(encoder, "insertion 'ids'", "set insertion to 'text'")
+        _require_ids_for_insertion(encoder)
+
+
+def _require_ids_for_insertion(encoder: Encoder) -> IdEncoder:
+    return require_ids(encoder, "insertion 'ids'", "set insertion to 'text'")
 
 
 def as_carriers(encoder: Encoder, insertion: Insertion, texts: Sequence[str]) -> tuple[Carrier, ...]:
     """Return texts as carriers: tokenized if copies are inserted as token ids, otherwise unchanged."""
-    if insertion is Insertion.IDS:
-        require_insertion(encoder, insertion)
-        return tuple(require_words(encoder, "insertion 'ids'").tokenize(texts))
-    return tuple(texts)
+    if insertion is not Insertion.IDS:
+        return tuple(texts)
+    id_encoder = _require_ids_for_insertion(encoder)
+    return tuple(id_encoder.tokenize(texts))
 
 
 def room_for(encoder: Encoder, insertion: Insertion, copies: int) -> int:

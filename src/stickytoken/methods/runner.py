@@ -66,7 +66,7 @@ class Runner:
         shard_probes: number of texts in a shard.
         unanswered: for each token that could not be measured, a text that the server gave no vector for,
             keyed by token id.
-        begin: called before any work, when nothing can be refused any more.
+        begin: called before any work, when nothing can be refused any more: a run creates its files in it.
     """
 
     engine: Engine
@@ -107,13 +107,16 @@ class Runner:
     def run_work(
         self, work: Work[Item, Prepared], shards: Sequence[Shard[Item]], rows: Rows[Item]
     ) -> list[pl.DataFrame]:
-        """Compute the shards that the store lacks, and return the tables of all."""
-        self.begin()
+        """Compute the shards that the store lacks, and return the tables of all.
+
+        ``rows`` says which rows each table must have.
+        """
+        self.begin()  # of the run, if this is its first work
         return run_work(work, shards, rows, self.engine, self.store, self.progress)
 
     def encode(self, name: str, probes: Sequence[Probe], role: Role = Role.DOCUMENT) -> NDArray[np.float32]:
         """Encode texts of a role, and keep their vectors in the store under a name; shape (texts, d)."""
-        self.begin()
+        self.begin()  # of the run, if this is its first work
         return encode_in_shards(name, probes, self.engine, self.store, self.progress, role)
 
     def without_unanswered(self, table: pl.DataFrame) -> pl.DataFrame:

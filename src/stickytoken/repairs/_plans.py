@@ -180,7 +180,8 @@ def _require_suitable(requested: Strategy, token: TokenFacts) -> None:
     """Raise a RepairError if the requested strategy is impossible for this token."""
     by = f" by {requested}"
     advice = "use the strategy auto, or leave the token out"
-    # A row may not change what every text has, and a special token has its own strategy.
+    # The model puts a templated token into every text, so its row must stay: a new one would change every
+    # vector. A special token can be made plain text instead, and any other one be split into pieces.
     can_only_be_split = token.templated and not token.special
     if requested in ROW_STRATEGIES and token.templated:
         why = _IN_EVERY_TEXT

@@ -234,26 +234,20 @@ class EditableVocabulary:
         """Return whether an entry that is built from removed entries occurs only at the beginning of words.
 
         `without` can split such an entry off the beginning of longer words, so that they keep their tokens.
-
-        The result is false if the entry does not begin with a removed entry, because in longer words, the
-        remaining merges may divide the text before the removed entry differently: without ``iver``, they may
-        divide ``rivers`` into ``r``, ``i``, ``ver`` and ``s``. An entry that begins with a removed entry and
-        has a word mark, such as ``Ġriver``, occurs only at the beginning of words. The first word of a text
-        has no mark, so an entry without a mark, such as ``river``, may begin that word. An entry without a
-        mark must also meet two conditions:
-
-        - The vocabulary also has the entry with a word mark (``Ġriver``).
-        - Every entry that contains the string begins with it, apart from a word mark. For example, ``rivers``
-          begins with ``river``, but ``upriver`` does not.
         """
+        # If the removed entry is further inside, the text before it may be divided differently in longer
+        # words: without ``iver``, ``rivers`` may become ``r``, ``i``, ``ver`` and ``s``.
         if not entry.startswith(tuple(removed)):
             return False
-        if entry.startswith(_WORD_MARKS):
+        if entry.startswith(_WORD_MARKS):  # such as ``Ġriver``
             return True
-        entries_with_it = [other for other in self._model["vocab"] if entry in other]  # as a substring
+        # An entry without a mark, such as ``river``, is in the middle of words (``upriver``), or begins the
+        # first word of a text, which has no mark. It only does the latter if ``Ġriver`` begins all other
+        # words, and if each entry that contains ``river`` begins with it, as ``rivers`` does.
         marked_forms = {mark + entry for mark in _WORD_MARKS}  # ``Ġriver`` and ``▁river``
-        has_marked_form = not marked_forms.isdisjoint(entries_with_it)
-        without_marks = [other.lstrip("".join(_WORD_MARKS)) for other in entries_with_it]
+        entries_containing_it = [other for other in self._model["vocab"] if entry in other]
+        has_marked_form = not marked_forms.isdisjoint(entries_containing_it)
+        without_marks = [other.lstrip("".join(_WORD_MARKS)) for other in entries_containing_it]
         return has_marked_form and all(other.startswith(entry) for other in without_marks)
 
     def without(self, ids: Sequence[int]) -> EditedTokenizer:
@@ -368,8 +362,8 @@ class EditableVocabulary:
     def _can_look_up_words(self) -> bool:
         """Whether the tokenizer can be set to look up whole words before it merges (ignore_merges).
 
-        To set ignore_merges, `without` must be able to rename entries and to add a pre-tokenizer, and the
-        tokenizer must divide texts into words.
+        `without` then renames entries, so that they are not found, and adds a pre-tokenizer to those that
+        divide texts into words. Both must be possible.
         """
         if not self._renaming_is_safe or self._document.get("pre_tokenizer") is None:
             return False
@@ -377,8 +371,9 @@ class EditableVocabulary:
         # Without a vocabulary, a tokenizer gives one id for each word.
         words_of_sample = _make_tokenizer(steps).encode("one two three").ids
         splits_words = len(words_of_sample) == 3
-        # `without` renames the entries that no merge produces. None of these entries may be an input of a
-        # merge, because a merge names its inputs by their old names.
+        # With ignore_merges, a word that equals an entry which no merge produces would become this entry.
+        # `without` prevents that by renaming these entries. A merge names its inputs by their old names, so
+        # none of them may be an input.
         merge_inputs = {entry for pair in self._ranks for entry in pair}
         merges_stay_valid = merge_inputs.isdisjoint(self._never_produced.values())
         # An added pre-tokenizer has an effect only if transformers uses the one stored in tokenizer.json. To

@@ -421,20 +421,23 @@ def _make_role_settings(
     """
     tokenizer = pipeline.tokenizer
 
-    def is_plain(token: str) -> bool:
+    def becomes_plain_text(token: str) -> bool:
         return tokenizer.convert_tokens_to_ids(token) in plain_specials
 
     roles = {role: token for role, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
     pad_id = pipeline.pad_id
     if pad_id is not None and pad_id in plain_specials:
-        # Padding needs a token, so the padding token keeps its role under a new name. With the setting
-        # split_special_tokens, the tokenizer reads no token that has a role in a text. The setting is meant
-        # for the padding token only, so all other tokens lose their roles: the tokenizer still finds them.
+        # Padding needs a token, so the padding token keeps its role under a new name. The setting
+        # split_special_tokens makes the tokenizer read this name in a text as plain text, and likewise the
+        # text of every other token that has a role. It must still find these tokens, so they lose their
+        # roles.
         without_roles: dict[str, Any] = dict.fromkeys(roles)  # the value of every role is None
         return without_roles | {"pad_token": edited.new_names[pad_id], "split_special_tokens": True}
-    settings: dict[str, Any] = {role: None if is_plain(token) else token for role, token in roles.items()}
+    settings: dict[str, Any] = {
+        role: None if becomes_plain_text(token) else token for role, token in roles.items()
+    }
     extra_tokens = [str(token) for token in getattr(tokenizer, "extra_special_tokens", ())]
-    remaining_tokens = [token for token in extra_tokens if not is_plain(token)]
+    remaining_tokens = [token for token in extra_tokens if not becomes_plain_text(token)]
     if remaining_tokens:
         settings["additional_special_tokens"] = remaining_tokens
     return settings

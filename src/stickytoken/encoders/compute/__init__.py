@@ -136,7 +136,7 @@ def weights_fingerprint(model: torch.nn.Module) -> str:
 
     fingerprint = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
-        for tensor in _find_tensors(value):  # usually the value itself
+        for tensor in _divide_into_plain_tensors(value):  # usually the value itself
             if tensor.is_meta:
                 raise ModelError(
                     f"the weights {name} are offloaded, not in memory, so the model cannot be identified: "
@@ -149,18 +149,25 @@ def weights_fingerprint(model: torch.nn.Module) -> str:
     return fingerprint.hexdigest()
 
 
-def _find_tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in a value of a state dict; a quantized one is yielded as its integers and scales."""
+def _divide_into_plain_tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in a value of a state dict, for their bytes to be hashed.
+
+    torch does not show a quantized one as bytes, so its integers, scales and zero points are yielded.
+    """
     import torch
 
     if isinstance(value, (tuple, list)):  # such as the packed weights of a quantized layer
         for item in value:
-            yield from _find_tensors(item)
+            yield from _divide_into_plain_tensors(item)
     elif isinstance(value, torch.Tensor) and value.is_quantized:
         yield value.int_repr()
-        # One scale for each channel, or a single one.
-        per_channel = value.qscheme() in (torch.per_channel_affine, torch.per_channel_symmetric)
-        yield value.q_per_channel_scales() if per_channel else torch.tensor(value.q_scale())
+        is_for_whole_tensor = value.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric)
+        if is_for_whole_tensor:
+            yield torch.tensor(value.q_scale())
+            yield torch.tensor(value.q_zero_point())
+        else:  # one of each for every channel
+            yield value.q_per_channel_scales()
+            yield value.q_per_channel_zero_points()
     elif isinstance(value, torch.Tensor):
         yield value
 

@@ -239,10 +239,12 @@ def _is_same_vector(first: NDArray[np.float32], second: NDArray[np.float32]) -> 
 
 def _join(first: Reply, second: Reply) -> Reply:
     """Return the replies to two requests as one; all of their vectors must be usable."""
-    is_counted = first.tokens is not None and second.tokens is not None
+    tokens = None  # unless the server has counted both
+    if first.tokens is not None and second.tokens is not None:
+        tokens = first.tokens + second.tokens
     return Reply(
         vectors=np.concatenate([first.vectors, second.vectors]),
-        tokens=(first.tokens or 0) + (second.tokens or 0) if is_counted else None,
+        tokens=tokens,
         seconds=first.seconds + second.seconds,
     )
 

@@ -158,7 +158,7 @@ def require_embedding_files(source: ModelSource, revision: str | None = None) ->
     from transformers.utils.hub import cached_file
 
     try:
-        require_hub(source.name, f"{_ORGANISATION}/{source.name}")
+        _require_hub_for(source.name)
     except ConnectionError:  # loading the model reports this error
         return
     for repository in hub_repositories(source.name):
@@ -239,6 +239,12 @@ def require_hub(*names: str) -> None:
     except OSError as error:
         reason = error.strerror or error
         raise ConnectionError(f"{address.hostname} cannot be reached: {reason}") from error
+
+
+def _require_hub_for(name: str) -> None:
+    # Check that the hub can be reached, unless the model is in the cache. A short name may stand for a
+    # repository of the organisation.
+    require_hub(name, f"{_ORGANISATION}/{name}")
 
 
 # Maximum number of characters that a message quotes from another library's error.
@@ -348,7 +354,7 @@ def explained(source: ModelSource, purpose: str) -> Iterator[None]:
     """
     try:
         if source.origin is Origin.HUB:
-            require_hub(source.name, f"{_ORGANISATION}/{source.name}")
+            _require_hub_for(source.name)
         yield
     except Exception as error:  # the tokenizers library raises bare Exceptions
         reason = " ".join(str(error).split()) or type(error).__name__

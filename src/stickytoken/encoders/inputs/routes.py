@@ -175,6 +175,13 @@ def _list_modules_on(
 
 
 def _copy_for_task(model: SentenceTransformer, task: str, name: str) -> RoutedModel:
+    """Return a model without a Router as one that encodes every text for a task, such as ``query``.
+
+    The user names the task as a route, so messages call it one.
+
+    Raises:
+        InputError: the model encodes all tasks alike, or does not know this one.
+    """
     reads_tasks = _reads_tasks(model)
     if not _has_role_prompts(model) and not reads_tasks:
         raise InputError(
@@ -185,8 +192,8 @@ def _copy_for_task(model: SentenceTransformer, task: str, name: str) -> RoutedMo
     if task not in _PROMPTS and not reads_tasks:
         raise InputError(f"{name} has no route {task!r}: use {Role.QUERY} or {Role.DOCUMENT}")
     all_modules = OrderedDict(model.named_children())
-    # Without a Router, the task also serves as the name of the route.
-    return _make_routed_model(model, all_modules, route=task, task=task, choices=tuple(Role))
+    roles = tuple(Role)  # the tasks that a user could name instead
+    return _make_routed_model(model, all_modules, route=task, task=task, choices=roles)
 
 
 def _make_routed_model(

@@ -72,7 +72,7 @@ def describe_run(run: Run) -> RunDescription:
 
 
 def describe_similarity(similarity: Similarity) -> str:
-    """Say what is measured by the cosine, for a model that compares vectors by ``similarity``."""
+    """Say which of the measures `ERASED` and `PUSH` takes the cosine, and which a model's ``similarity``."""
     return (
         "erased shares are measured by the cosine, which ignores the lengths of vectors (push is measured by "
         f"{similarity})"
@@ -132,9 +132,11 @@ def _notes(run: Run) -> list[str]:
             "read the bundled ones; use more sentences"
         )
     elif run.result.in_documents and run.result.ordinary_push is None:
+        # The push is the ratio of a document's wrong results with copies to those without, of which none is.
         caveats.append(
             "push is unknown: without copies, no document is a wrong result of any query; use more sentences"
         )
+    # A run searches with all tokens, or with those whose push is predicted to be large.
     elif run.plan.documents.similarity not in PREDICTABLE and run.result.in_documents < run.result.looked_at:
         caveats.append(
             "which tokens may push could not be predicted, because the model compares vectors by "

@@ -69,6 +69,8 @@ _LEAST_OBSERVED = 4
 _SLACK = 1e-9
 # Key of the random generator, which makes the sample independent of other draws.
 _SAMPLE_KEY = 2
+# Column of a stage's rows with the indices of a token's texts (see `ScoringPairs`), named as it is stored.
+_TEXT_INDICES = "places"
 # Number of vectors that are converted to double precision at a time.
 _ROWS_AT_A_TIME = 8192
 
@@ -213,8 +215,8 @@ class ScoringStage:
             vectors: vectors of all tokens' texts, token by token, shape (texts, d).
 
         Returns:
-            One row per token. The column ``places`` has the indices of the token's texts (see
-            `ScoringPairs`). The column of each metric has the distances of these texts, in the same order.
+            One row per token. The column `_TEXT_INDICES` has the indices of the token's texts, and the column
+            of each metric has the distances of these texts, in the same order.
         """
         indices_by_token = [np.array(self.text_indices[token.id], dtype=np.intp) for token in tokens]
         # The anchor of each text's pair, shape (texts, d).
@@ -231,7 +233,7 @@ class ScoringStage:
         start = 0
         for token in tokens:
             stop = start + len(self.text_indices[token.id])
-            row: dict[str, RowValue] = {"places": list(self.text_indices[token.id])}
+            row: dict[str, RowValue] = {_TEXT_INDICES: list(self.text_indices[token.id])}
             for metric in Metric:
                 row[metric.value] = by_metric[metric][start:stop]
             rows.append(row)
@@ -323,12 +325,12 @@ class ScoringState:
         return complete
 
     def add(self, frame: pl.DataFrame) -> None:
-        """Add the distances in the rows of a `ScoringStage`, and update the bounds."""
+        """Add the distances in the rows of a `ScoringStage`, and update the upper bounds of the scores."""
         rows = np.searchsorted(self._ids, frame["token_id"].to_numpy())
-        # For each measured text: the row of its token, its series, its number of copies and its distance. The
-        # column ``places`` holds the text indices.
-        row_of_text = np.repeat(rows, frame["places"].list.len().to_numpy())
-        text_indices = frame["places"].explode().to_numpy()
+        # For each measured text: the row of its token, its series (a pair and a placement), its number of
+        # copies and its distance.
+        row_of_text = np.repeat(rows, frame[_TEXT_INDICES].list.len().to_numpy())
+        text_indices = frame[_TEXT_INDICES].explode().to_numpy()
         series_of_text, copies_of_text = self._pairs.series_and_copies(text_indices)
         distance_of_text = frame[Metric.COSINE.value].explode().to_numpy()
         self.distances[row_of_text, series_of_text, copies_of_text] = distance_of_text
@@ -436,11 +438,11 @@ class _KnownDistances:
         scored_rows = np.flatnonzero(is_complete)
         scored_ids = self._ids[scored_rows]
         measured = pl.concat(self._frames).filter(pl.col("token_id").is_in(scored_ids.tolist()))
-        # For each measured text: its token (an index into scored_ids), its series and its number of copies.
-        # The column ``places`` holds the text indices.
+        # For each measured text: its token (an index into scored_ids), its series (a pair and a placement)
+        # and its number of copies.
         index_of_token = np.searchsorted(scored_ids, measured["token_id"].to_numpy())
-        token_of_text = np.repeat(index_of_token, measured["places"].list.len().to_numpy())
-        text_indices = measured["places"].explode().to_numpy()
+        token_of_text = np.repeat(index_of_token, measured[_TEXT_INDICES].list.len().to_numpy())
+        text_indices = measured[_TEXT_INDICES].explode().to_numpy()
         series_of_text, copies_of_text = pairs.series_and_copies(text_indices)
         distances_without_copies = distances(pairs.without_copies, pairs.anchors)  # one distance per pair
         columns = {"token_id": pl.Series(self._ids)}
