@@ -57,7 +57,7 @@ class EditingEncoder:
             encoder: the encoder of a SentenceTransformer.
             condition: the condition, whose tokens are inserted into texts.
             settings: settings that give the number and place of the copies, and the side whose texts get
-                them. Copies are inserted as text, whatever they say.
+                them. Copies are inserted as text, whatever their `insertion`.
             room: number of tokens to leave free for copies when texts are truncated.
         """
         from mteb.models import SentenceTransformerEncoderWrapper
@@ -65,7 +65,7 @@ class EditingEncoder:
         self._encoder = encoder
         self._condition = condition
         self._settings = settings
-        # The edits of the paper are always text, and refuse a setting of the insertion.
+        # The edits of the paper insert text anyway, and would refuse the setting `insertion`.
         if settings.inserted_as is not Insertion.TEXT:
             self._settings = replace(settings, insertion=Insertion.TEXT)
         self._room = room

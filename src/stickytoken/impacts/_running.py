@@ -148,7 +148,7 @@ class TaskRunner:
             self.progress,
             title=title,
         )
-        # One row after another for the units of the first condition, then for those of the second ...
+        # The rows are in the order of the conditions, and within each in that of the units.
         outcomes = pl.concat(tables).select(columns).to_numpy().astype(np.float64)
         return outcomes.reshape(-1, units, len(columns))
 

@@ -283,8 +283,8 @@ class ModuleInspector(Inspector):
         pooled_by_part /= embeddings.shape[1]
         return split_texts(
             labels=part_labels,
-            hidden=embeddings[:, None].cpu(),  # of no layer but the embedding: shape (texts, 1, T, D)
-            attention_by_layer=(),  # there is no attention
+            hidden=embeddings[:, None].cpu(),  # no layers: shape (texts, 1, T, D)
+            attention_by_layer=(),
             pooled=pooled_by_part.sum(dim=1),
             pooled_by_part=pooled_by_part,
             # A vector may differ from the pooled states, because the model may truncate and normalise it.

@@ -66,7 +66,7 @@ class Runner:
         shard_probes: number of texts in a shard.
         unanswered: for each token that could not be measured, a text that the server gave no vector for,
             keyed by token id.
-        begin: called before any work, when nothing can be refused any more: a run creates its files in it.
+        begin: called before any work, when nothing can be refused any more; it writes the record of a run.
     """
 
     engine: Engine

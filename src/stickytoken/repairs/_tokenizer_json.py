@@ -243,7 +243,7 @@ class EditableVocabulary:
             return True
         # An entry without a mark, such as ``river``, is in the middle of words (``upriver``), or begins the
         # first word of a text, which has no mark. It only does the latter if ``Ġriver`` begins all other
-        # words, and if each entry that contains ``river`` begins with it, as ``rivers`` does.
+        # words, and each entry that contains ``river`` begins with it, as ``rivers`` does.
         marked_forms = {mark + entry for mark in _WORD_MARKS}  # ``Ġriver`` and ``▁river``
         entries_containing_it = [other for other in self._model["vocab"] if entry in other]
         has_marked_form = not marked_forms.isdisjoint(entries_containing_it)
@@ -362,8 +362,8 @@ class EditableVocabulary:
     def _can_look_up_words(self) -> bool:
         """Whether the tokenizer can be set to look up whole words before it merges (ignore_merges).
 
-        `without` then renames entries, so that they are not found, and adds a pre-tokenizer to those that
-        divide texts into words. Both must be possible.
+        `without` then also renames entries and adds a pre-tokenizer, so both must be possible. And there must
+        be words: the tokenizer must divide texts into them.
         """
         if not self._renaming_is_safe or self._document.get("pre_tokenizer") is None:
             return False

@@ -104,7 +104,7 @@ def make_recheck(
         # A carrier of the run may be the first sentence of a longer text.
         return open_ended(text) not in used and not text.startswith(used_beginnings)
 
-    # A job over few tokens (here none) of a vocabulary gets fewer texts, which suffice here.
+    # For a restricted job with few tokens (here none), `choose_texts` chooses fewer texts, which suffice.
     job = Job(encoder, settings, corpus, vocabulary, [], restricted=True, sampled=True)
     plan = choose_texts(job, carriers=CARRIERS, is_allowed=is_unused)
     if plan.documents is not None:

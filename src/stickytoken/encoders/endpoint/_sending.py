@@ -99,7 +99,7 @@ class Sender:
                     batch = next(waiting, None)  # a list's iterator may be shared between threads
                     if batch is None:
                         return
-                    self._send_and_divide_if_refused(batch, one_attempt=one_attempt)
+                    self._send_and_divide_on_failure(batch, one_attempt=one_attempt)
             except Exception as error:  # noqa: BLE001 - raised again in the main thread
                 failures.append(error)
                 stopped.set()
@@ -127,7 +127,7 @@ class Sender:
         if failures:
             raise failures[0]
 
-    def _send_and_divide_if_refused(self, batch: Sequence[str], *, one_attempt: bool) -> None:
+    def _send_and_divide_on_failure(self, batch: Sequence[str], *, one_attempt: bool) -> None:
         """Send the texts of a batch, in smaller requests if it fails, until each has a vector or is given up.
 
         If the server takes all texts of a refused batch once it is divided, it refused only their number, so
