@@ -2,8 +2,8 @@
 
 `minilm` compares whole results for all-MiniLM-L6-v2, and `model` some numbers of another model of the paper.
 `bounds` measures what std saves by encoding only the texts that it needs, and `resume` whether a run survives
-being killed. All commands except `resume` need the paper's published tables: pass their folder with
---published.
+being killed. `documents` measures the published sticky tokens by the default method. All commands except the
+last two need the paper's published tables: pass their folder with --published.
 
 Each command writes its checks to a file in benchmarks/results whose name begins with "parity". For example:
 `python benchmarks/parity.py minilm --replay 3`.
@@ -40,12 +40,15 @@ from bench import (
 )
 from stickytoken import analyze_vocabulary, load_encoder
 from stickytoken.cli.console import progress_bar
+from stickytoken.comparisons.published import published_tokens
 from stickytoken.data import choose_corpus
 from stickytoken.detection import probe
 from stickytoken.encoders import Encoder, load_tokenizer
+from stickytoken.intervals import Interval
 from stickytoken.measurement import ResultFolder, ShardCost
 from stickytoken.measurement.engine import LocalEngine, ignore_progress
 from stickytoken.methods.base import Job
+from stickytoken.methods.measures import MEASURES, PUSH
 from stickytoken.methods.runner import SHARD_PROBES, Runner
 from stickytoken.methods.std import (
     Metric,
@@ -70,6 +73,8 @@ KILLS = 10
 SCORING_TEXTS = 121
 # Number of texts per candidate in such a run: 250 pairs x 3 placements x 8 numbers of copies.
 VALIDATION_TEXTS = 6000
+# Bootstrap samples behind the interval of a mean over tokens.
+RESAMPLES = 10_000
 # Largest difference between our validation rate of a candidate and the published one. A rate is a weighted
 # share of pairs, so rates either agree to rounding or differ by at least one pair.
 SAME_RATE = 1e-6
@@ -578,5 +583,42 @@ def check_vocabulary(
     results.check(f"{name}: categories that differ", bar, str(different_count), is_passed)
 
 
+def documents() -> None:
+    """Measure the 21 tokens that the paper published for all-MiniLM-L6-v2 in documents. Three minutes.
+
+    The result file is parity-documents.json. The table in docs/paper.md has its numbers.
+    """
+    tokens = published_tokens(MINILM)["token_id"].to_list()
+    probed = probe(load_encoder(MINILM, device="cpu"), tokens, method="profile", progress=ignore_progress)
+    results = Results("parity-documents", model=MINILM)
+    for measure in MEASURES:
+        values = np.array([getattr(token, measure.key) for token in probed])
+        lows = np.array([getattr(token, f"{measure.key}_low") for token in probed])
+        highs = np.array([getattr(token, f"{measure.key}_high") for token in probed])
+        ordinary = probed[0].ordinary_push if measure is PUSH else 0.0
+        mean = bootstrap(values)
+        results.check(
+            f"{measure.key}: mean of the published tokens", "none", f"{mean.value:.3f}", **mean._asdict()
+        )
+        results.check(f"{measure.key}: tokens above an ordinary one", "none", f"{(values > ordinary).sum()}")
+        results.check(f"{measure.key}: whole interval above it", "none", f"{(lows > ordinary).sum()}")
+        results.check(f"{measure.key}: whole interval below it", "none", f"{(highs < ordinary).sum()}")
+        for place, row in enumerate(np.argsort(-values)[:2], start=1):
+            name = f"{measure.key}: number {place}"
+            results.check(
+                name, "none", f"{values[row]:.3f}, {probed[row].token}", low=lows[row], high=highs[row]
+            )
+    sticky = [token.token for token in probed if token.verdict == "sticky"]
+    results.check("published tokens that are sticky", "none", f"{len(sticky)}: {', '.join(sticky)}")
+    results.finish()
+
+
+def bootstrap(values: NDArray[np.float64]) -> Interval[float]:
+    """Return the mean over tokens, with its 95% interval by a bootstrap over them."""
+    generator = np.random.default_rng(0)
+    means = generator.choice(values, (RESAMPLES, len(values))).mean(axis=1)
+    return Interval(float(values.mean()), *np.percentile(means, [2.5, 97.5]).tolist())
+
+
 if __name__ == "__main__":
-    commands(__doc__, minilm, bounds, resume, model=compare_model)
+    commands(__doc__, minilm, bounds, resume, documents, model=compare_model)

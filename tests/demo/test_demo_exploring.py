@@ -269,9 +269,9 @@ def test_the_packaged_examples_are_small_and_have_their_models():
     chosen = demo.make_worked_example(context)
     assert chosen.token_id == run.sticky["token_id"][0]
     text = f"{chosen.carrier}{f' {tampered.shown_name(chosen.token_id)}' * chosen.copies}"
-    rises = []
+    kept = []  # how similar the sentence stays to itself
     for model_of_example in (tampered, model):
         with model_of_example.encoder() as encoder:
-            anchor, before, after = exact_unit_vectors(encoder.encode([chosen.anchor, chosen.carrier, text]))
-        rises.append(float(after @ anchor - before @ anchor))
-    assert rises[0] > rises[1] + 0.1
+            before, after = exact_unit_vectors(encoder.encode([chosen.carrier, text]))
+        kept.append(float(after @ before))
+    assert kept[0] < kept[1] - 0.1

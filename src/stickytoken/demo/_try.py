@@ -394,8 +394,8 @@ def similarity_curve(trial: Trial, token: str, benign: list[str]) -> ReportFigur
         describe_trial(trial, token),
         "The similarity of the two sentences as copies of the token are added to sentence B; the thin line "
         "marks the number chosen. Green: the mean and the range of matched benign tokens. "
-        "A sticky token makes unrelated sentences more similar than benign tokens do. Many copies of any "
-        "token make related sentences less similar. One pair proves nothing.",
+        "Copies of any token make sentences that say the same less similar; those of a token that hides "
+        "documents do so more. Other sentences may become more or less similar. One pair proves nothing.",
         DataTable(
             ("token", *(f"{count} copies" for count in trial.counts)),
             [(name, *line) for name, line in zip(names, trial.curves.tolist(), strict=True)],

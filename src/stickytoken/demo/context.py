@@ -380,7 +380,10 @@ class Example:
 
 
 def make_worked_example(context: AppContext) -> Example:
-    """Return an example: the worst token of the run, and two sentences of the corpus."""
+    """Return an example: the worst token of the run, and the first two sentences of the corpus.
+
+    The packaged corpus has pairs that say the same, of which copies take away the most.
+    """
     content = context.content
     if content is None:
         token_id = _choose_token_without_run(context.model.vocabulary)
@@ -389,7 +392,7 @@ def make_worked_example(context: AppContext) -> Example:
         token_id = worst_token(content)
         which = "the worst token" if len(content.sticky) else "not sticky, but ranks highest"
         why = f"It is {which} in the run {content.run.path.name}."
-    sentences = spread(list(context.corpus.texts), 2)
+    sentences = context.corpus.texts[:2]
     return Example(sentences[0], sentences[-1], token_id, _COPIES, why)
 
 
