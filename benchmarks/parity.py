@@ -584,7 +584,7 @@ def check_vocabulary(
 
 
 def documents() -> None:
-    """Measure the 21 tokens that the paper published for all-MiniLM-L6-v2 in documents. Three minutes.
+    """Measure the 21 tokens that the paper published for all-MiniLM-L6-v2 in documents. A minute.
 
     The result file is parity-documents.json. The table in docs/paper.md has its numbers.
     """

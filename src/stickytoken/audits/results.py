@@ -236,8 +236,8 @@ class Audit:
     Examples:
         >>> settings = stickytoken.AuditSettings(tokens=2, stuffed=5)
         >>> audit = stickytoken.audit(run, documents, encoder=model, settings=settings, out="audit")
-        >>> audit.words  # five documents are too few to be sure of any token
-        ()
+        >>> audit.words  # the texts of the tokens that are sticky among these documents
+        ('.',)
     """
 
     def __init__(self, path: Path) -> None:
