@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import polars as pl
@@ -49,6 +49,7 @@ from stickytoken.measurement import ResultFolder, ShardCost
 from stickytoken.measurement.engine import LocalEngine, ignore_progress
 from stickytoken.methods.base import Job
 from stickytoken.methods.measures import MEASURES, PUSH
+from stickytoken.methods.profile import ProfileEvidence
 from stickytoken.methods.runner import SHARD_PROBES, Runner
 from stickytoken.methods.std import (
     Metric,
@@ -589,7 +590,8 @@ def documents() -> None:
     The result file is parity-documents.json. The table in docs/paper.md has its numbers.
     """
     tokens = published_tokens(MINILM)["token_id"].to_list()
-    probed = probe(load_encoder(MINILM, device="cpu"), tokens, method="profile", progress=ignore_progress)
+    encoder = load_encoder(MINILM, device="cpu")
+    probed = cast("list[ProfileEvidence]", probe(encoder, tokens, method="profile", progress=ignore_progress))
     results = Results("parity-documents", model=MINILM)
     for measure in MEASURES:
         values = np.array([getattr(token, measure.key) for token in probed])
