@@ -130,8 +130,13 @@ def test_the_push_is_compared_with_that_of_random_tokens(finished):
     ordinary = finished.tokens.filter(group="random")
     assert len(ordinary) == SMALL.tokens
     assert finished.result.ordinary_push == pytest.approx(ordinary["push"].median())
-    first = finished.tokens.row(0, named=True)
-    assert first["times_ordinary"] == pytest.approx(first["push"] / finished.result.ordinary_push)
+    others = finished.tokens.filter(documents=SMALL.stuffed)
+    times = others["push"] / finished.result.ordinary_push
+    assert others["times_ordinary"].to_list() == pytest.approx(times.to_list())
+    # In the documents of the random tokens, not in those that decide.
+    (more,) = finished.tokens.filter(token=scanned.STICKY).to_dicts()
+    assert more["documents"] > SMALL.stuffed
+    assert more["times_ordinary"] != pytest.approx(more["push"] / finished.result.ordinary_push)
 
 
 def test_push_is_measured_for_each_topic_as_by_a_slow_plain_search(by_topic, tampered_run, texts):

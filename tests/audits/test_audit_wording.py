@@ -136,7 +136,9 @@ def test_the_answer_is_perhaps_if_a_token_may_hide_or_push(finished):
     uncertain.tokens = uncertain.tokens.with_columns(undecided=pl.int_range(pl.len()) == 0)
     answer = wording.answer(uncertain)
     assert answer.word == "Perhaps"
-    assert says(answer.sentence, "hide", "push", "stuffed=64")
+    documents = uncertain.tokens["documents"][0]
+    assert documents > SMALL.stuffed  # it may push, so that it was measured in more
+    assert says(answer.sentence, "hide", "push", f"stuffed={4 * documents}")
 
 
 def test_the_answer_names_a_topic_that_the_average_hides(by_topic):
@@ -158,7 +160,17 @@ def test_a_token_that_may_push_is_named_with_what_to_do(finished):
     uncertain.tokens = uncertain.tokens.with_columns(undecided=is_first)
     named = wording.token_conclusions(uncertain)[0]
     assert repr(scanned.STICKY) in named
-    assert f"--set stuffed={4 * SMALL.stuffed}" in named
+    assert f"--set stuffed={4 * uncertain.tokens['documents'][0]}" in named
+
+
+def test_where_no_document_is_left_others_are_asked_for(finished):
+    uncertain = with_verdicts(finished)
+    all_documents = finished.record.index.documents
+    is_first = pl.int_range(pl.len()) == 0
+    uncertain.tokens = uncertain.tokens.with_columns(undecided=is_first, documents=pl.lit(all_documents))
+    named = wording.token_conclusions(uncertain)[0]
+    assert "--set" not in named
+    assert says(named, "documents", "queries")
 
 
 def test_a_model_without_flagged_tokens_need_not_be_repaired(finished):

@@ -183,8 +183,12 @@ def test_the_tokenizer_of_a_run_may_have_moved(service):
         result, _ = sent(service, *command, "--set", f"tokenizer={moved}")
     finally:
         moved.rename(service.folder / "model")
-    tokens = json.loads(result.stdout)["tokens"]
+    audited = json.loads(result.stdout)
+    tokens = audited["tokens"]
     assert scanned.STICKY in [row["token"] for row in tokens if row["group"] == "flagged"]
+    # The estimate that was confirmed has no texts that depend on what is found.
+    assert audited["further_ids"] == []
+    assert {row["documents"] for row in tokens} == {16}
 
 
 def test_a_text_without_a_vector_is_null_in_the_file_and_named(service, tmp_path, monkeypatch):

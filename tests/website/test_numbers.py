@@ -213,7 +213,10 @@ CLAIMS = {
         ),
         ("exit status 10", [CHECK_FAILED]),
         ("with 90% intervals. *Sampled*: special tokens and 5,000 random others", [LEVEL, SAMPLE]),
-        ("Only the most suspicious, 87 to 157, were measured for push", [E5.in_documents, MPNET.in_documents]),
+        (
+            "Only the most suspicious, 87 to 157, were measured for push",
+            [E5.in_documents, MPNET.in_documents],
+        ),
         ("*erased* at least 40%", [HIDES]),
         ("*push* at least 1.5", [PUSHES]),
         ("20% or 1.25 suffices", [HIDES_UNUSUAL, PUSHES_UNUSUAL]),

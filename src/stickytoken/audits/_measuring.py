@@ -35,7 +35,8 @@ from stickytoken.words import counted, percent
 def count_texts_by_stage(index: Index, settings: AuditSettings) -> dict[str, int]:
     """Return how many texts each stage encodes, about, for the progress of the whole audit.
 
-    Left out is the stage that encodes documents with copies: how many there are is known only later.
+    Left out are the stages whose texts are known only later: the one that measures some tokens in more
+    documents, and the one that ranks documents with copies.
     """
     return {
         _index.INDEX: len(index.fitted) if index.stored is None else 0,
@@ -74,16 +75,19 @@ def measure(job: AuditJob, runner: Runner, held: resume.Resumed[AuditRecord]) ->
     group_by_id = choose_tokens(job.run, candidates, predicted, copied_words, settings)
     tokens = [candidates.tokens[token_id] for token_id in group_by_id]
     stuffed = _stuffing.measure_stuffed(job, runner, tokens, panel)
+    times_ordinary = _divide_by_ordinary_push(stuffed, group_by_id)  # all in the same documents
     # A token that may push is judged by more documents, whether or not these few would flag it: otherwise, it
     # would have two chances to be flagged by accident.
     may_push = []
-    if len(positions.further) > len(positions.of_all):
+    # Behind an endpoint every text costs, and the estimate that the user has confirmed has none of these.
+    is_behind_endpoint = job.encoder.device == "endpoint"
+    if len(positions.further) > len(positions.of_all) and not is_behind_endpoint:
         may_push = _find_may_push(job, stuffed)
     if may_push:
         larger_panel = _stuffing.prepare_panel(job, search, positions.further, panel.depth)
         further = _stuffing.measure_stuffed(job, runner, may_push, larger_panel, _stuffing.STUFFED_FURTHER)
         stuffed = _stuffing.replace_push(stuffed, further)
-    token_rows = _make_token_rows(job, group_by_id, predicted, stuffed)
+    token_rows = _make_token_rows(job, group_by_id, predicted, stuffed, times_ordinary)
     token_by_id = {row["token_id"]: row["token"] for row in token_rows}
     topic_rows = [{"token": token_by_id[row["token_id"]]} | row for row in stuffed.by_topic]
 
@@ -137,7 +141,11 @@ _COLUMNS_OF_RUN = ("erased", "erased_low", "erased_high", "vector_deviation", "c
 
 
 def _make_token_rows(
-    job: AuditJob, group_by_id: Mapping[int, str], predicted: Mapping[int, float], stuffed: Stuffed
+    job: AuditJob,
+    group_by_id: Mapping[int, str],
+    predicted: Mapping[int, float],
+    stuffed: Stuffed,
+    times_ordinary: Sequence[float | None],
 ) -> list[dict[str, Any]]:
     """Return the rows of tokens.parquet, worst first.
 
@@ -160,8 +168,6 @@ def _make_token_rows(
     if stuffed.found is not None:
         found_shares = stuffed.found.of_each()
 
-    # 0 if no random token could be measured, so that there is nothing to divide by.
-    ordinary_push = float(np.median(stuffed.push.value[is_ordinary])) if is_ordinary.any() else 0.0
     rows = []
     harm_by_id = {}  # how far a token hides or pushes documents, as a share of the way to a severe one
     for index, token in enumerate(stuffed.tokens):
@@ -178,7 +184,7 @@ def _make_token_rows(
             "queries": stuffed.queries[index],
             "documents": stuffed.documents[index],
             **push.as_columns("push"),
-            "times_ordinary": push.value / ordinary_push if ordinary_push else None,
+            "times_ordinary": times_ordinary[index],
             **found_shares[index].as_columns("found"),
             **measures_of_run.select(_COLUMNS_OF_RUN).row(index, named=True),
             "verdict": verdict,
@@ -194,6 +200,14 @@ def _make_token_rows(
         return -_rank(row["severity"]), is_decided, -harm, -row["push"], row["token_id"]
 
     return sorted(rows, key=worst_first)
+
+
+def _divide_by_ordinary_push(stuffed: Stuffed, group_by_id: Mapping[int, str]) -> list[float | None]:
+    """Return each token's push divided by the median of the random ones; None if these have none."""
+    is_ordinary = [group_by_id[token.id] == results.ORDINARY for token in stuffed.tokens]
+    ordinary_pushes = stuffed.push.value[np.array(is_ordinary, dtype=np.bool_)]
+    ordinary_push = float(np.median(ordinary_pushes)) if len(ordinary_pushes) else 0.0
+    return [push / ordinary_push if ordinary_push else None for push in stuffed.push.value.tolist()]
 
 
 def _find_may_push(job: AuditJob, stuffed: Stuffed) -> list[Token]:

@@ -229,7 +229,8 @@ def measure_stuffed(
 def replace_push(stuffed: Stuffed, further: Stuffed) -> Stuffed:
     """Return what was measured, with the push of those tokens that were measured in more documents.
 
-    Which queries find their documents stays: that is compared with the random tokens, which weren't.
+    Which queries find their documents stays: that is compared with all random tokens, and few of them, if
+    any, were measured in more.
     """
     row_of = {token.id: row for row, token in enumerate(stuffed.tokens)}
     documents = list(stuffed.documents)

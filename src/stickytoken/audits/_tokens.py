@@ -83,7 +83,7 @@ def read_candidates(
 
 
 def predict_push_by_id(candidates: Candidates, panel: DocumentPanel) -> dict[int, float]:
-    """Predict the push of each token of the run, keyed by token id; empty if the run has no effects."""
+    """Predict the push of each token of the run, keyed by token id; empty if it can't be predicted."""
     if candidates.effects is None:
         return {}
     push = predict_push(candidates.effects, panel)

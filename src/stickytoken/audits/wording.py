@@ -121,11 +121,13 @@ def _name_undecided(audit: Audit) -> list[str]:
         return []
     names = ", ".join(quoted(token) for token in undecided["token"].head(_NAMED))
     more = f" and {len(undecided) - _NAMED} more" if len(undecided) > _NAMED else ""
-    stuffed = len(audit.result.stuffed_ids)
-    return [
-        f"{names}{more} may hide or push documents, but the intervals are too wide to tell: measure more "
-        f"documents with `--set stuffed={4 * stuffed}`."
-    ]
+    result = audit.result
+    measured_count = max(undecided["documents"].to_list())
+    clean_count = audit.record.index.documents - result.with_copies - result.suspected
+    advice = f"measure more documents with `--set stuffed={4 * measured_count}`"
+    if measured_count >= clean_count:
+        advice = "they need more documents or queries than there are"
+    return [f"{names}{more} may hide or push documents, but the intervals are too wide to tell: {advice}."]
 
 
 def _name_topics(audit: Audit) -> list[str]:
@@ -402,15 +404,20 @@ def basis(audit: Audit) -> str:
 
 
 def done(audit: Audit) -> str:
-    """Say in two sentences how the numbers were measured; `basis` has the details."""
+    """Say in two or three sentences how the numbers were measured; `basis` has the details."""
     index = audit.record.index
+    confidence = percent(audit.record.rule.confidence)
+    further = ""
+    if audit.result.further_ids:
+        tokens = counted(audit.result.further_tokens, "token")
+        further = f" {tokens} that may push got into {len(audit.result.further_ids)}."
     return (
         f"{COPIES} copies of each of {counted(len(audit.tokens), 'token')} were written into "
         f"{counted(len(audit.result.stuffed_ids), 'document')}, one at a time, and "
         f"{counted(index.queries, 'query', 'queries')} were searched with them and without, among "
-        f"{index.documents:,} documents. Intervals say where a number would lie with other documents and "
-        f"queries like these, with {percent(audit.record.rule.confidence)} confidence, and a token is sticky "
-        "only if all of its interval reaches the threshold."
+        f"{index.documents:,} documents.{further} Intervals say where a number would lie with other "
+        f"documents and queries like these, with {confidence} confidence, and a token is sticky only if all "
+        "of its interval reaches the threshold."
     )
 
 
@@ -428,9 +435,7 @@ def limits(audit: Audit) -> list[str]:
     ]
     if index.documents < index.read - index.blank:  # of all documents with text
         sentences.append(f"{index.documents:,} of {index.read:,} documents were searched, drawn by chance.")
-    if (
-        index.queries_from == index.answers_from
-    ):  # first sentences: other queries differ from what answers them
+    if index.queries_from == index.answers_from:  # first sentences of the documents
         sentences.append(
             "The queries are first sentences of documents, not what users ask. `--queries` takes yours."
         )

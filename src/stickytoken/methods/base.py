@@ -152,8 +152,8 @@ class Method(Protocol):
     ) -> tuple[pl.DataFrame, Any]:
         """Run all stages and judge the tokens. Return the table tokens.parquet and a `RESULT_RECORD`.
 
-        Tokens for which a server gave no vector have no measurements and no verdict, and don't count in the
-        result. ``folder`` keeps the shards, and gets what else the method writes.
+        Tokens for which a server gave no vector have no measurements and no verdict, and don't count as
+        sticky. ``folder`` keeps the shards, and gets what else the method writes.
         """
 
     def describe_run(self, run: FinishedRun[Any, Any]) -> terms.RunDescription:

@@ -19,7 +19,8 @@ class AuditSettings:
         insertion: ids: the model reads exactly eight copies. text: the copies are inserted as words, which is
             the only way for a model that reads only texts. Default: text for such a model, otherwise ids.
         stuffed: Number of documents to insert copies into, one at a time. Copies of a token whose push
-            reaches its threshold there are inserted into four times as many, which decide.
+            reaches its threshold there are inserted into up to four times as many, which decide. They are not
+            if the model is behind an endpoint, where every text costs.
         tokens: Maximum number of tokens in each group: flagged tokens, special tokens, tokens with unusual
             vectors, tokens whose copies these documents already contain, tokens that are expected to push
             these documents most, and random ones.

@@ -180,8 +180,7 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         total = self._sum_recorded_cost()
         if recorded.cost_of_certain_stages is None:  # no text depends on earlier results
             return total
-        # The total includes the few texts that artificial vectors led to in uncertain stages, and those that
-        # are encoded for a report afterwards.
+        # The total includes the few texts that artificial vectors led to in uncertain stages.
         most_texts = total.texts + recorded.most_uncertain_texts
         most_tokens = max(total.tokens, math.ceil(most_texts * recorded.longest))
         most = replace(
