@@ -2,6 +2,7 @@
 
 import html
 import json
+import math
 import re
 import shutil
 from pathlib import Path
@@ -48,8 +49,9 @@ def test_it_says_what_the_run_found(run):
     assert block.endswith(f"\n{cards.END}")
     page = MarkdownIt("commonmark", {"html": True}).enable("table").render(block)
     row = run.sticky.row(0, named=True)
-    erased = [f"{100 * row[name]:.0f}%" for name in ("erased", "erased_low", "erased_high")]
-    assert f"{erased[0]} ({erased[1]} to {erased[2]})" in page
+    # An interval is rounded outward.
+    low, high = math.floor(100 * row["erased_low"]), math.ceil(100 * row["erased_high"])
+    assert f"{100 * row['erased']:.0f}% ({low}% to {high}%)" in page
     assert says(page, f"1 of {profiled.AVAILABLE}")
     assert "no longer found for what they say" in page
     assert run.record.identity[:12] in page

@@ -174,8 +174,6 @@ def test_named_tokens_are_measured_with_fewer_texts_and_judged_alike(encoder, ru
         assert row["verdict"] == in_run["verdict"]
     assert named.sticky["token"].to_list() == [planted.PLANTED]
     assert named.record.identity != run.record.identity
-    assert "flagged" in named.record.identity_parts
-    assert "flagged" not in run.record.identity_parts
     # Half of the carriers flag no token: they only drop those that cannot reach their threshold.
     texts_of = dict(named.tokens.select("token_id", "texts").rows())
     assert texts_of == dict.fromkeys(ids, 12) | {34: 24}
