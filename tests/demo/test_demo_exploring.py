@@ -274,4 +274,4 @@ def test_the_packaged_examples_are_small_and_have_their_models():
         with model_of_example.encoder() as encoder:
             before, after = exact_unit_vectors(encoder.encode([chosen.carrier, text]))
         kept.append(float(after @ before))
-    assert kept[0] < kept[1] - 0.1
+    assert kept[0] < kept[1] - 0.15
