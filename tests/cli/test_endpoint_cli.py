@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import polars as pl
@@ -14,7 +15,9 @@ import scanned
 from embedding_server import Behaviour, EmbeddingServer
 from naming import naming, says
 from stickytoken import load_encoder
-from stickytoken.detection import open_run
+from stickytoken.detection import open_run, probe
+from stickytoken.errors import EncodingError
+from stickytoken.insertion import Insertion
 
 pytest.importorskip("openai", reason="openai is not installed")
 
@@ -220,3 +223,17 @@ def test_a_token_without_vectors_has_no_verdict(service, tmp_path, monkeypatch):
     others = run.tokens.filter(pl.col("decoded") != bad)
     assert others["erased"].null_count() == 0
     assert any(says(note, "1 token", "no verdict", "server") for note in run.description.notes)
+
+
+@pytest.mark.parametrize("settings", [profiled.SMALL, planted.SMALL], ids=["profile", "std"])
+def test_probing_a_token_without_vectors_is_refused(settings, service, tmp_path, monkeypatch):
+    monkeypatch.setenv("STICKYTOKEN_CACHE", str(tmp_path / "cache"))
+    good, bad = [token for token in open_run(service.run).tokens["decoded"] if token.isalpha()][:2]
+    monkeypatch.setattr(service.server.behaviour, "bad_text", f"{bad} {bad}")
+    encoder = load_encoder(f"{service.url}#mini", tokenizer=str(service.folder / "model"))
+    settings = replace(settings, insertion=Insertion.WORDS)
+    sentences = profiled.corpus(160)
+    with pytest.raises(EncodingError, match=naming(f"{bad} {bad}")):
+        probe(encoder, [good, bad], settings=settings, sentences=sentences)
+    (evidence,) = probe(encoder, [good], settings=settings, sentences=sentences)
+    assert evidence.token == good

@@ -338,6 +338,7 @@ def probe(
 
     Raises:
         InputError: A token cannot be probed, or an input cannot be used.
+        EncodingError: A server gives no vector for a text with copies of a token.
 
     Examples:
         >>> import numpy as np

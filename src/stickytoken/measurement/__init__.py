@@ -6,6 +6,7 @@ Only one process writes to the folder at a time. The file of a shard is always c
 from __future__ import annotations
 
 import errno
+import glob
 import hashlib
 import io
 import json
@@ -495,12 +496,20 @@ class ResultFolder:
         """
         recorded_costs = []  # as `write_shard` puts them into the metadata of each shard
         for path in sorted((self.path / _SHARDS).glob("*.parquet")):
-            with suppress(*_DAMAGE):  # of a shard that is no longer used, because shards have another size
+            with suppress(*_DAMAGE):  # of a stage that this session did not need
                 recorded_costs.append(pl.read_parquet_metadata(io.BytesIO(path.read_bytes())))
         return ShardCost(
             seconds=sum(float(cost.get("seconds", 0)) for cost in recorded_costs),
             sequences=sum(int(cost.get("sequences", 0)) for cost in recorded_costs),
         )
+
+    def remove_shards_from(self, stage: str, first_unused: int) -> None:
+        """Delete the shards of a stage from an index on: it was once divided into more of them."""
+        for path in (self.path / _SHARDS).glob(f"{glob.escape(stage)}-*.parquet"):
+            index = path.stem.removeprefix(f"{stage}-")
+            # Another stage's name may begin with this one's.
+            if index.isdecimal() and int(index) >= first_unused:
+                path.unlink(missing_ok=True)
 
     def shard_count(self) -> int:
         """Return the number of shards in the folder."""

@@ -152,6 +152,9 @@ class ShardStore(Protocol):
     ) -> pl.DataFrame:
         """Keep a shard, and return its rows."""
 
+    def remove_shards_from(self, stage: str, first_unused: int) -> None:
+        """Forget the shards of a stage from an index on."""
+
 
 class MemoryShards:
     """Keeps the shards of a measurement that writes no files."""
@@ -174,6 +177,12 @@ class MemoryShards:
         frame = pl.DataFrame(list(rows), infer_schema_length=None)
         self._frames[stage, index] = frame
         return frame
+
+    def remove_shards_from(self, stage: str, first_unused: int) -> None:
+        """Forget the shards of a stage from an index on."""
+        for key in list(self._frames):
+            if key[0] == stage and key[1] >= first_unused:
+                del self._frames[key]
 
 
 def run_work(
@@ -220,4 +229,6 @@ def run_work(
         computed += rows.size(result.shard)
         sequences += result.cost.sequences
         progress(Progress(title, done_earlier + computed, total, computed, sequences, unit=rows.unit))
+    # An earlier session may have divided the work into more shards, whose texts would be counted, too.
+    store.remove_shards_from(work.name, len(shards))
     return [tables[shard.index] for shard in shards]

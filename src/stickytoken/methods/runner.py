@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders.protocol import Encoder, quote_text
 from stickytoken.encoders.roles import Role
+from stickytoken.errors import EncodingError
 from stickytoken.insertion import Probe, Token
 from stickytoken.machine import Precision
 from stickytoken.measurement.engine import (
@@ -118,6 +119,16 @@ class Runner:
         """Encode texts of a role, and keep their vectors in the store under a name; shape (texts, d)."""
         self.begin()  # of the run, if this is its first work
         return encode_in_shards(name, probes, self.engine, self.store, self.progress, role)
+
+    def require_answers(self, tokens: Sequence[Token]) -> None:
+        """Raise an EncodingError if one of the tokens could not be measured."""
+        for token in tokens:
+            if token.id in self.unanswered:
+                text = quote_text(self.unanswered[token.id])
+                raise EncodingError(
+                    f"{token.text!r} (token id {token.id}) cannot be measured: the server gives no vector for "
+                    f"the text {text}: leave the token out"
+                )
 
     def without_unanswered(self, table: pl.DataFrame) -> pl.DataFrame:
         """Return the table tokens.parquet without the measurements and verdicts of `unanswered` tokens.

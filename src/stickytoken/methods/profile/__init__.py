@@ -358,6 +358,7 @@ def probe(job: Job[ProfileSettings], progress: ProgressCallback) -> list[Profile
 
     Raises:
         InputError: The tokenizer reads copies of a token as other vocabulary entries.
+        EncodingError: A server gives no vector for a text with copies of a token.
     """
     unspelled = [token for token in job.tokens if token.id in job.vocabulary.unspelled]
     if unspelled:
@@ -373,6 +374,7 @@ def probe(job: Job[ProfileSettings], progress: ProgressCallback) -> list[Profile
     deviations = token_vector_deviations(job.encoder, job.vocabulary)
     # With ``confirm_all``, no token is judged by the few screening carriers alone.
     measured = rounds.measure_rounds(job_without_repeats, plan, runner, deviations, confirm_all=True)
+    runner.require_answers(distinct_tokens)
     numbers = estimates.estimate(measured)
     settings = job.settings
     table = token_table(measured, numbers, apply_rule(numbers.measures, settings))
