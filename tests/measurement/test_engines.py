@@ -61,7 +61,6 @@ def detect_profile(encoder, folder, **options):
 
 
 SETTINGS_OF_METHOD = {"std": detect_std, "profile": detect_profile}
-LARGER_SHARDS = {"std": engines.detect_std, "profile": profiled.detect_profile}
 
 
 @pytest.mark.parametrize("method", SETTINGS_OF_METHOD)
@@ -85,18 +84,13 @@ def test_a_run_that_was_cut_off_is_continued_by_the_other_engine(engine, encoder
     assert_same_run(folder, whole["profile"])
 
 
-@pytest.mark.parametrize("method", SETTINGS_OF_METHOD)
-def test_a_run_that_is_continued_with_larger_shards_counts_only_its_own_texts(
-    encoder, whole, tmp_path, method
-):
+def test_a_run_that_is_continued_with_larger_shards_counts_only_its_own_texts(encoder, whole, tmp_path):
     folder = tmp_path / "run"
-    stage = {"std": "validate", "profile": "confirm-1"}[method]
     with pytest.raises(engines.InterruptionError):
-        SETTINGS_OF_METHOD[method](encoder, folder, progress=engines.interrupted_after(stage, done=15))
-    full = open_run(whole[method])
-    resumed = LARGER_SHARDS[method](encoder, folder)
-    assert resumed.result.sequences == full.result.sequences
-    assert len(planted.shards_of(folder)) < len(planted.shards_of(whole[method]))
+        detect_profile(encoder, folder, progress=engines.interrupted_after("confirm-1", done=15))
+    resumed = profiled.detect_profile(encoder, folder)
+    assert resumed.result.sequences == open_run(whole["profile"]).result.sequences
+    assert len(planted.shards_of(folder)) < len(planted.shards_of(whole["profile"]))
 
 
 def test_every_shard_comes_back_once_with_its_rows(engine, encoder):

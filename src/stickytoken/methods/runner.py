@@ -126,8 +126,8 @@ class Runner:
             if token.id in self.unanswered:
                 text = quote_text(self.unanswered[token.id])
                 raise EncodingError(
-                    f"{token.text!r} (token id {token.id}) cannot be measured: the server gives no vector for "
-                    f"the text {text}: leave the token out"
+                    f"{token.text!r} (token id {token.id}) cannot be measured, because the server gives no "
+                    f"vector for the text {text}: leave the token out"
                 )
 
     def without_unanswered(self, table: pl.DataFrame) -> pl.DataFrame:
