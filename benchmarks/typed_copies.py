@@ -37,6 +37,11 @@ COPIES = 8
 TOP = 10
 # Everyday words, none of which Cranfield is about. Their numbers are averaged.
 ORDINARY = ("harbor", "carpet", "violin", "kitchen", "tuesday", "orange")
+# Number of tokens that the picture shows: the first, which pushes, and the second, which hides.
+SHOWN = 2
+# End of the scale of the picture, and the gap between a bar and its number, both in times as many searches.
+SCALE_END = 4.0
+TEXT_GAP = 0.08
 # Resamples of documents and queries behind an interval, and the ends of the interval.
 RESAMPLES = 2000
 INTERVAL = (5, 95)
@@ -184,8 +189,9 @@ def measure(
         for word in [*words, *([] if control is None else [control])]:
             hits_by_label[f"{word} {place}"] = search.hits(**{place: copies_of(word)})
     if repaired is not None:
-        repaired_hits = Search(collection, str(repaired)).hits(before=copies_of(words[0]))
-        hits_by_label[f"{words[0]} before, repaired"] = repaired_hits
+        repaired_search = Search(collection, str(repaired))
+        for word in words[:SHOWN]:
+            hits_by_label[f"{word} before, repaired"] = repaired_search.hits(before=copies_of(word))
     rows = [figures(label, hits, without, collection.is_answer) for label, hits in hits_by_label.items()]
 
     path = RESULTS / f"{result}.json"
@@ -219,11 +225,13 @@ def draw() -> None:
             "ytick.color": text_colour,
         }
         with mpl.rc_context(style):
-            figure, panels = plt.subplots(1, len(models), figsize=(9.5, 3.2), squeeze=False)
+            # Both panels have one scale: times as many searches.
+            figure, panels = plt.subplots(1, len(models), figsize=(9.5, 3.2), sharex=True, squeeze=False)
             for axes, (name, content) in zip(panels[0], models.items(), strict=True):
                 draw_panel(axes, name, content, colours)
             figure.suptitle(
-                "Queries that have an abstract in their top 10: number per abstract (lines: 90% intervals)",
+                "How many times as many searches show a document, with a word typed in front "
+                "(lines: 90% intervals)",
                 x=0.01,
                 ha="left",
                 weight="bold",
@@ -237,36 +245,33 @@ def draw() -> None:
 def draw_panel(axes: Axes, name: str, content: dict[str, Any], colours: Sequence[str]) -> None:
     """Draw a bar for each kind of copies in a model, with its interval as a line."""
     rows = {row["label"]: row for row in content["rows"]}
-    as_it_is, compared, sticky, repaired = colours
-    pushing, *hiding = content["words"][:2]
+    unedited, compared, sticky, repaired = colours
+    pushing, *hiding = content["words"][:SHOWN]
     control = content["control"]
     bars = [
-        ("as it is", "without copies", as_it_is),
+        ("as it is", "without copies", unedited),
         (f"with {COPIES} × an everyday word", "an ordinary word before", compared),
         (f"with {COPIES} × {control}", f"{control} before", compared),
-        *((f"with {COPIES} × {word}", f"{word} before", sticky) for word in hiding),
-        (f"with {COPIES} × {pushing}", f"{pushing} before", sticky),
-        (f"with {COPIES} × {pushing}, repaired", f"{pushing} before, repaired", repaired),
     ]
+    for word in (*hiding, pushing):
+        bars.append((f"with {COPIES} × {word}", f"{word} before", sticky))
+        bars.append(("the same, repaired model", f"{word} before, repaired", repaired))
     bars = [bar for bar in bars if bar[1] in rows]
-    without = rows["without copies"]["top_tens"]
-    largest = max(row["top_tens"] for row in rows.values())
     for position, (_, label, colour) in enumerate(bars):
-        row = rows[label]
-        value = row["top_tens"]
-        low, high = (bound * without for bound in row["ratio_interval"])
-        axes.barh(position, value, color=colour, height=0.7)
+        ratio = rows[label]["ratio"]
+        low, high = rows[label]["ratio_interval"]
+        axes.barh(position, ratio, color=colour, height=0.7)
         axes.plot([low, high], [position, position], color=axes.yaxis.label.get_color(), linewidth=1)
-        axes.text(
-            max(value, high) + 0.03 * largest, position, f"{value:.{1 if value >= 1 else 2}f}", va="center"
-        )
+        text = f"{ratio:.{1 if ratio >= 1 else 2}f}×"
+        axes.text(max(ratio, high) + TEXT_GAP, position, text, va="center")
     axes.set_yticks(range(len(bars)), [name for name, *_ in bars])
     axes.invert_yaxis()
     axes.set_xticks([])
-    axes.set_xlim(0, 1.45 * largest)
+    axes.set_xlim(0, SCALE_END)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    searched = f"{content['queries']} queries, {content['documents']:,} abstracts"
+    as_it_is_shown = rows["without copies"]["top_tens"]
+    searched = f"1×: in the top 10 of {as_it_is_shown:.1f} of {content['queries']} searches"
     axes.set_title(f"{name}\n{searched}", loc="left", fontsize=11)
 
 
