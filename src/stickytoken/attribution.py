@@ -261,26 +261,17 @@ def _compute_contributions(
 
 
 def _measure_deletions(model: IdEncoder, text: ReadText, other_unit: Floats, similarity: float) -> ReadText:
-    """Return the text, with the deletion effect of every part filled in.
-
-    The deletion effect of a part is the similarity of the two texts after the part is deleted, minus their
-    similarity before. The only part of a text cannot be deleted, so its effect stays None.
-    """
     parts = text.parts
     if len(parts) == 1:
-        return text
+        return text  # nothing would be left without the only part, so its effect stays None
     remainders = [_join_ids((*parts[:index], *parts[index + 1 :])) for index in range(len(parts))]
     similarities = exact_unit_vectors(model.encode_ids(remainders)) @ other_unit
-    changes = similarities - similarity
+    changes = similarities - similarity  # the deletion effects
     changed = [replace(part, deletion=float(change)) for part, change in zip(parts, changes, strict=True)]
     return replace(text, parts=tuple(changed))
 
 
 def _measure_similarity_without_sticky(model: IdEncoder, first: ReadText, second: ReadText) -> float | None:
-    """Return the cosine of the texts without their sticky parts.
-
-    The result is None if neither text has a sticky part, or if either text has only sticky parts.
-    """
     remainders = [_join_ids(part for part in text.parts if not part.sticky) for text in (first, second)]
     has_sticky = any(part.sticky for text in (first, second) for part in text.parts)
     has_empty_remainder = not all(remainders)
@@ -354,8 +345,7 @@ def _name_piece(piece: tuple[int, ...], decoded: str, entries: Mapping[int, str]
 
 
 def _group_copies(text: ReadText) -> list[range]:
-    """Return the indices of neighbouring copies of a sticky token; any other part is a group of its own."""
-    starts = []
+    starts = []  # of the groups: neighbouring copies of a sticky token, or any other part alone
     previous: TextPart | None = None
     for index, part in enumerate(text.parts):
         continues_copies = previous is not None and part.sticky and part.token_ids == previous.token_ids
@@ -369,11 +359,7 @@ def _group_copies(text: ReadText) -> list[range]:
 def _merge_copies(
     text: ReadText, groups: Sequence[range], sticky_count: int, sticky_effect: float | None
 ) -> ReadText:
-    """Return the text with one part in place of each group of parts, such as copies of a sticky token.
-
-    The two texts together have ``sticky_count`` sticky parts. Deleting all of them changes the similarity by
-    ``sticky_effect``.
-    """
+    """Deleting the ``sticky_count`` sticky parts of both texts changes the cosine by ``sticky_effect``."""
     parts = []
     for group in groups:
         part = text.parts[group.start]
@@ -447,7 +433,6 @@ def _describe_cause(result: Why, pairs: Sequence[TokenPair]) -> str:
 
 
 def _describe_recurring_part(result: Why, pairs: Sequence[TokenPair]) -> str | None:
-    """Return a sentence about a part that is in most of the strongest pairs; None if there is none."""
     first_and_second = [(pair.first_text, pair.second_text) for pair in pairs]
     second_and_first = [(second, first) for first, second in first_and_second]
     for named_pairs in (first_and_second, second_and_first):  # parts of the first text, then of the second

@@ -301,7 +301,7 @@ def sarif(
 
 
 def _describe_rule(rule: Rule) -> dict[str, Any]:
-    """Return a rule as a SARIF object (section 3.49 of SARIF, `reportingDescriptor`)."""
+    """A `reportingDescriptor` of SARIF (section 3.49)."""
     return {
         "id": rule.id,
         "name": "".join(word.capitalize() for word in rule.id.split("-")),
@@ -313,7 +313,7 @@ def _describe_rule(rule: Rule) -> dict[str, Any]:
 
 
 def _make_result(finding: Finding, rule_index: int) -> dict[str, Any]:
-    """Return a finding as a SARIF object (section 3.27 of SARIF, `result`)."""
+    """A `result` of SARIF (section 3.27)."""
     fingerprints = {
         "stickytoken/v1": finding.fingerprint,
         # GitHub's own end with a number that tells equal lines apart.
@@ -331,19 +331,16 @@ def _make_result(finding: Finding, rule_index: int) -> dict[str, Any]:
 
 
 def _make_notification(level: str, message: str) -> dict[str, Any]:
-    """Return a SARIF object that reports a problem with the check itself (section 3.58, `notification`)."""
+    """A `notification` of SARIF (section 3.58): a problem with the check itself."""
     return {"level": level, "message": {"text": message_text(message)}}
 
 
 def _locate(finding: Finding) -> dict[str, Any]:
-    """Return where a finding is, as a SARIF object (section 3.28, `location`).
-
-    One that isn't in a file of the repository gets a file all the same, because GitHub rejects it otherwise,
-    and its identity as a name.
-    """
+    """A `location` of SARIF (section 3.28)."""
     line = finding.line or 1
     if finding.path is not None:
         return _make_location(finding.path, _IN_REPOSITORY, line)
+    # GitHub rejects a finding without a file, so one that isn't in a file of the repository gets this one.
     location = _make_location(_PROJECT_FILE, _IN_REPOSITORY, line)
     if finding.outside is not None:
         # This is the absolute path of a file outside the repository, or the name of a source such as stdin.

@@ -235,7 +235,6 @@ def _spell_copy(token: Token) -> str:
 def _insert_texts_at_random(
     copies: Sequence[str], text: str, path: Sequence[int], joining: Joining
 ) -> Iterator[str]:
-    """Yield the text each time that one more copy is inserted at the gap that the path names."""
     for copy, gap in _pair_with_gaps(copies, path):
         words = text.split()
         if joining is Joining.ATTACHED and words:
@@ -255,11 +254,10 @@ def _insert_texts_at_random(
 def _insert_words_at_random(
     copies: Sequence[int], text: TokenizedText, path: Sequence[int]
 ) -> Iterator[list[tuple[int, ...]]]:
-    """Yield the words of the text, as one list that grows, each time that one more copy is inserted."""
     words = list(text.words)
     for copy, gap in _pair_with_gaps(copies, path):
         words.insert(_require_inside(gap, len(words)), (copy,))
-        yield words
+        yield words  # always the same list, which grows
 
 
 def _pair_with_gaps(copies: Sequence[Copy], path: Sequence[int]) -> Iterator[tuple[Copy, int]]:

@@ -176,7 +176,7 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
     spec = EncoderSpec(
         model=str(model),  # of a loaded model, only the options in the spec are used
         device=None if device is None else str(device),
-        prompting=_prompting_of(prompt, layer),
+        prompting=_combine_into_prompting(prompt, layer),
         dtype=dtype,
         revision=revision,
         trust_remote_code=trust_remote_code,
@@ -199,7 +199,6 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
 
 
 def _list_passed_options(spec: EncoderSpec) -> list[str]:
-    """Return the names of the options that were passed, except those that a loaded model ignores."""
     options = asdict(part_of(spec, LoadingSettings)) | asdict(spec.prompting)
     unset = (None, False)  # the defaults of all of them
     return [
@@ -208,11 +207,6 @@ def _list_passed_options(spec: EncoderSpec) -> list[str]:
 
 
 def _load_endpoint(spec: EncoderSpec) -> Encoder:
-    """Return the encoder of a model behind an endpoint.
-
-    Raises:
-        InputError: An option is set that models behind an endpoint do not support.
-    """
     from stickytoken.encoders.endpoint.encoder import load_endpoint
 
     supported = ("prompt", "query_prompt", "max_length", "truncate_dim")
@@ -226,7 +220,8 @@ def _load_endpoint(spec: EncoderSpec) -> Encoder:
         )
     for prompt in (spec.prompting.prompt, spec.prompting.query_prompt):
         if prompt is not None and _is_prompt_name(prompt):
-            raise _unknown_prompt(prompt, spec.model, known_names=())  # servers don't tell saved prompts
+            # Servers don't tell saved prompts.
+            raise _make_unknown_prompt_error(prompt, spec.model, known_names=())
     return load_endpoint(spec)
 
 
@@ -259,7 +254,6 @@ def _encoder_of_object(model: Encoder | TextModel | TextFunction, spec: EncoderS
 
 
 def _refuse_loading_options(model: object, name: str, spec: EncoderSpec, supported: tuple[str, ...]) -> None:
-    """Raise an InputError if an option is set that has no effect because the model is already loaded."""
     ignored = [option for option in _list_passed_options(spec) if option not in supported]
     if ignored:
         raise InputError(
@@ -280,8 +274,7 @@ def refuse_endpoint_options(
         )
 
 
-def _prompting_of(prompt: str | Prompting | None, layer: int | None) -> Prompting:
-    """Combine prompt and layer into one `Prompting`; if both arguments name a layer, they must agree."""
+def _combine_into_prompting(prompt: str | Prompting | None, layer: int | None) -> Prompting:
     prompting = prompt if isinstance(prompt, Prompting) else Prompting(prompt)
     if layer is None:
         layer = prompting.layer
@@ -329,7 +322,7 @@ def load_from_spec(spec: EncoderSpec) -> Encoder:
     has_no_prompts = is_local and not saved_modules
     if has_no_prompts and prompt is not None and _is_prompt_name(prompt):
         # The name may be a mistyped one of a prompt for language models.
-        raise _unknown_prompt(prompt, repr(source.name), PROMPTS)
+        raise _make_unknown_prompt_error(prompt, repr(source.name), PROMPTS)
     return _load_plain(source, spec)
 
 
@@ -343,10 +336,7 @@ def reads_texts_only(model: AnyModel) -> bool:
 
 
 def _is_sentence_transformer(model: object) -> TypeGuard[SentenceTransformer]:
-    """Return whether the model is a SentenceTransformer.
-
-    The classes are compared by name, because importing sentence-transformers takes seconds.
-    """
+    """The classes are compared by name, because importing sentence-transformers takes seconds."""
     for ancestor in type(model).__mro__:
         is_of_library = ancestor.__module__.startswith("sentence_transformers.")
         if is_of_library and ancestor.__name__ == "SentenceTransformer":
@@ -368,7 +358,7 @@ def _encoder_of_sentence_transformer(model: SentenceTransformer, spec: EncoderSp
         return encoder_of_module(model, spec, name)
     _refuse_prompt_options(spec.prompting, name)
     # A loaded model keeps its own precision and maximum length.
-    options = replace(_with_prompt_texts(spec, model, name), dtype=None, max_length=None)
+    options = replace(_replace_prompt_names_by_texts(spec, model, name), dtype=None, max_length=None)
     return SentenceTransformerEncoder(model, name, options)
 
 
@@ -431,7 +421,7 @@ def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
     if spec.precision is not None:  # TF32 exists on CUDA only
         devices.require_cuda(model.device.type, name)
     # The encoder of texts without a role makes those of all roles, which share the model.
-    options = replace(_with_prompt_texts(spec, model, name), role=None)
+    options = replace(_replace_prompt_names_by_texts(spec, model, name), role=None)
     encoder = SentenceTransformerEncoder(model, name, options)
     if dtype != "float32":
         _require_supported_dtype(encoder, dtype)
@@ -500,13 +490,8 @@ def _require_model_files(folder: Path, name: str) -> None:
 
 
 def _require_supported_dtype(encoder: SentenceTransformerEncoder, dtype: str) -> None:
-    """Compute one vector, so that an unsupported precision is reported before a run starts.
-
-    Raises:
-        ModelError: the device or the model cannot compute in this precision.
-    """
     try:
-        _ = encoder.dimension  # which is found by encoding a text
+        _ = encoder.dimension  # which is found by encoding a text, before a run starts
     except ModelError as error:
         # torch raises RuntimeError for an unsupported operation or mixture of types.
         if not isinstance(error.__cause__, RuntimeError):
@@ -575,21 +560,16 @@ def analyze_vocabulary(encoder: AnyModel | HuggingFaceTokenizer) -> Vocabulary:
     return categorize(load_encoder(encoder).tokenizer)
 
 
-def _with_prompt_texts(spec: EncoderSpec, model: SentenceTransformer, name: str) -> EncoderSpec:
-    """Return the spec with the texts of the model's saved prompts instead of their names.
-
-    Raises:
-        InputError: the model has no prompt of a name.
-    """
+def _replace_prompt_names_by_texts(spec: EncoderSpec, model: SentenceTransformer, name: str) -> EncoderSpec:
     saved_prompts: dict[str, Any] = model.prompts
     prompt_name = spec.prompting.prompt_name
     if prompt_name is None:
-        prompt = _read_prompt(model, spec.prompting.prompt, name)
+        prompt = _find_prompt_text(model, spec.prompting.prompt, name)
     elif prompt_name in saved_prompts:
         prompt = str(saved_prompts[prompt_name] or "")  # a saved prompt may be None
     else:
-        raise _unknown_prompt(prompt_name, name, saved_prompts)
-    query_prompt = _read_prompt(model, spec.prompting.query_prompt, name)
+        raise _make_unknown_prompt_error(prompt_name, name, saved_prompts)
+    query_prompt = _find_prompt_text(model, spec.prompting.query_prompt, name)
     prompting = Prompting(prompt, query_prompt=query_prompt, layer=spec.prompting.layer)
     return replace(spec, prompting=prompting)
 
@@ -602,8 +582,7 @@ def _is_prompt_name(prompt: str) -> bool:
     return _PROMPT_NAME.fullmatch(prompt) is not None
 
 
-def _read_prompt(model: SentenceTransformer, prompt: str | None, name: str) -> str | None:
-    """Return the text of a prompt that was passed as a name or a text; None if none was passed."""
+def _find_prompt_text(model: SentenceTransformer, prompt: str | None, name: str) -> str | None:
     saved_prompts: dict[str, Any] = model.prompts
     if prompt is None or not _is_prompt_name(prompt):
         return prompt
@@ -615,11 +594,10 @@ def _read_prompt(model: SentenceTransformer, prompt: str | None, name: str) -> s
     # like a name.
     if prompt in texts_by_name.values():
         return prompt
-    raise _unknown_prompt(prompt, name, texts_by_name)
+    raise _make_unknown_prompt_error(prompt, name, texts_by_name)
 
 
-def _unknown_prompt(prompt: str, model_name: str, known_names: Iterable[str]) -> InputError:
-    """Return the error about a name that no prompt of the model has."""
+def _make_unknown_prompt_error(prompt: str, model_name: str, known_names: Iterable[str]) -> InputError:
     names = sorted(known_names)
     if not names:
         choices = "it has no named prompts"

@@ -190,9 +190,9 @@ def push_ratios(
 
 
 def _draw_weights(units: int, key: Sequence[int]) -> NDArray[np.float64]:
-    """Draw bootstrap samples, and return how often each has drawn each unit, shape (samples, units)."""
     samples = bootstrap_samples(units, _SAMPLES, key)  # indices of units, shape (samples, units)
     # With its offset, each sample has numbers of its own, so that one call counts all of them.
     offsets = np.arange(_SAMPLES)[:, None] * units
     counts = np.bincount((samples + offsets).ravel(), minlength=_SAMPLES * units)
+    # How often each sample has drawn each unit.
     return counts.reshape(_SAMPLES, units).astype(np.float64)

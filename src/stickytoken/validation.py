@@ -147,13 +147,12 @@ def suggestion(name: str, names: Iterable[str]) -> str:
 
 
 def _find_columns(values: object) -> list[str] | None:
-    """Return the columns of a table of Polars, Arrow, pandas or datasets; None if it is no such table."""
     if isinstance(values, type):  # a class has the attributes of its tables, but no columns
         return None
     schema = getattr(values, "collect_schema", None)
-    if callable(schema):
+    if callable(schema):  # of Polars
         return [str(name) for name in schema().names()]
-    for attribute in ("column_names", "columns"):
+    for attribute in ("column_names", "columns"):  # of Arrow and datasets, or of pandas
         names = getattr(values, attribute, None)
         if names is not None and not callable(names):
             return [str(name) for name in names]

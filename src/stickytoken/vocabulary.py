@@ -251,20 +251,17 @@ def categorize(tokenizer: RoundTripTokenizer) -> Vocabulary:
 
 
 def _find_usable_anchors(tokenizer: RoundTripTokenizer) -> list[_Anchor]:
-    """Return the texts that can be put before an entry, so that it doesn't begin the text.
-
-    They survive decoding and encoding. There are none if the tokenizer adds no space at the beginning of a
-    text, because entries need none then.
-    """
+    """Texts that can be put before an entry, so that it doesn't begin the text."""
     (test_ids,) = tokenizer.encode_many(["test"])
     first_entry = tokenizer.entries.get(test_ids[0], "") if test_ids else ""
     adds_space = first_entry.startswith((" ", "▁", "_", "Ġ"))  # all of them stand for a space
     if not adds_space:
-        return []
+        return []  # entries need none then
     encoded = tokenizer.encode_many(_ANCHORS)
     decoded = tokenizer.decode_many(encoded)
     usable_anchors = []
     for anchor, ids, text in zip(_ANCHORS, encoded, decoded, strict=True):
+        # It must survive encoding and decoding.
         if text.removeprefix(" ") == anchor:
             usable_anchors.append(_Anchor(anchor, tuple(ids)))
     return usable_anchors
@@ -406,16 +403,8 @@ def match_apart(
 def _draw_benign(
     vocabulary: Vocabulary, index: int, excluded: Collection[int], count: int, seed: int
 ) -> list[int]:
-    """Draw benign tokens that resemble a token, in blocks of 16.
-
-    The tokens of a block depend on the earlier blocks, but not on ``count``. A larger ``count`` therefore
-    only adds blocks at the end.
-
-    Returns:
-        Indices of the drawn tokens. The number of drawn tokens is ``count`` rounded up to a multiple of 16,
-        or less if the vocabulary has too few tokens.
-    """
-    matches: list[int] = []
+    """A block depends on those before it, but not on ``count``: a larger one only adds blocks at the end."""
+    matches: list[int] = []  # indices in the vocabulary
     block_count = -(-count // _BLOCK)  # rounded up
     for block in range(block_count):
         drawn_after_block = (block + 1) * _BLOCK

@@ -33,7 +33,7 @@ from stickytoken.insertion import Insertion
 from stickytoken.loading import DeferredModel
 from stickytoken.measurement import default_folder, folder_name
 from stickytoken.methods.std.plan import encode_texts
-from stickytoken.repairs import _choose_corpus
+from stickytoken.repairs import _choose_corpus_and_note
 
 
 @pytest.mark.slow
@@ -303,7 +303,7 @@ def test_the_columns_of_the_texts_are_recorded_and_read_again(encoder, tmp_path)
     path.write_text("\n".join(rows), "utf-8")
     corpus = load_sentences(path, "wording")
     run = detect(encoder, sentences=corpus, settings=planted.SMALL, sample=5, out=tmp_path / "run")
-    read_again, note = _choose_corpus(open_run(run.path), None)
+    read_again, note = _choose_corpus_and_note(open_run(run.path), None)
     assert note is None
     assert read_again.texts == corpus.texts
 

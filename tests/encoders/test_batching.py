@@ -114,7 +114,7 @@ def test_on_cuda_a_batch_takes_a_share_of_the_free_memory_within_bounds(
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 80e9))
     encoder = load_encoder(tiny.sentence_transformer(tiny.bert_backbone(tmp_path, max_length=32)))
     # 40 % of the free memory; texts have 32 tokens, [CLS] and [SEP] among them.
-    assert encoder._runner._measure_budget() == budget
+    assert encoder._runner._measure_token_budget() == budget
     assert launched[-1] == launched[-2] == 64 * 30
 
 

@@ -52,7 +52,7 @@ def guard(
     if on_found is not None:
         require_callable("on_found", on_found)
     opened_cleaner = open_cleaner(cleaner)
-    guarded = _copy_as(_make_guarded_class(_find_plain_class(type(model))), model)
+    guarded = _copy_as(_make_guarded_class(_find_class_without_guard(type(model))), model)
     guarded.cleaner = opened_cleaner
     guarded.on_found = on_found
     return guarded
@@ -70,7 +70,7 @@ class GuardedModel(SentenceTransformer):
     @property
     def unguarded(self) -> SentenceTransformer:
         """A model with the same modules that does not clean its inputs."""
-        return _copy_as(_find_plain_class(type(self)), self)
+        return _copy_as(_find_class_without_guard(type(self)), self)
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
         """Clean the inputs, then preprocess them as the unguarded model does; the prompt is not cleaned."""
@@ -90,14 +90,10 @@ class GuardedModel(SentenceTransformer):
     def __reduce__(self) -> tuple[Any, ...]:
         # The class is created at run time, so pickle cannot find it by name. It calls `_make_empty` with the
         # plain class, and then sets the attributes.
-        return _make_empty, (_find_plain_class(type(self)),), vars(self).copy()
+        return _make_empty, (_find_class_without_guard(type(self)),), vars(self).copy()
 
     def _clean_input(self, value: Any) -> Any:
-        """Return an input with its texts cleaned: a text, a pair or list of inputs, or a message.
-
-        A message is a dictionary. Everything else, such as an image, is returned as it is.
-        """
-        if isinstance(value, dict):
+        if isinstance(value, dict):  # a message
             cleaned_message = dict(value)
             for key in _TEXT_KEYS:
                 if key in value:
@@ -107,7 +103,7 @@ class GuardedModel(SentenceTransformer):
             cleaned_items = [self._clean_input(item) for item in value]
             return cleaned_items if isinstance(value, list) else tuple(cleaned_items)
         if not isinstance(value, str):
-            return value
+            return value  # such as an image
         cleaned = self.cleaner.clean(value)
         if self.on_found is not None and (cleaned.removals or cleaned.reported):
             self.on_found(value, cleaned)
@@ -115,7 +111,6 @@ class GuardedModel(SentenceTransformer):
 
 
 def _copy_as(model_class: type[Model], model: SentenceTransformer) -> Model:
-    """Return a model of another class with the same modules and attributes."""
     copied = model_class.__new__(model_class)
     for name, value in vars(model).items():
         # Dictionaries, such as that of the modules, are copied, so that replacing a module in one model does
@@ -124,8 +119,7 @@ def _copy_as(model_class: type[Model], model: SentenceTransformer) -> Model:
     return copied
 
 
-def _find_plain_class(model_class: type[SentenceTransformer]) -> type[SentenceTransformer]:
-    """Return the class of a model without its guard; its own class if it has none."""
+def _find_class_without_guard(model_class: type[SentenceTransformer]) -> type[SentenceTransformer]:
     return next(
         ancestor
         for ancestor in model_class.__mro__

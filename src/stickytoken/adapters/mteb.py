@@ -184,11 +184,11 @@ class WithCopiesInAnswers:
     def _search(
         self, model: Any, corpus: Any, queries: Any, top_k: int, top_ranked: Any, options: Mapping[str, Any]
     ) -> dict[str, dict[str, float]]:
-        """Search as MTEB does; return the scores of the documents found, keyed by query and document."""
         from mteb.models import SearchEncoderWrapper
 
         search = SearchEncoderWrapper(model)
         search.index(corpus, **self._index_options)
+        # Keyed by query id, then by document id.
         scores: dict[str, dict[str, float]] = search.search(
             queries, top_k=top_k, top_ranked=top_ranked, **options
         )

@@ -270,11 +270,6 @@ _MOST_ROUNDS = 8
 
 
 def _remove_findings(text: str, spans: list[Span], finder: SpanFinder, fixes: set[Fix]) -> Cleaned:
-    """Remove findings from a text, until none is left that one of the fixes removes.
-
-    Removing a finding joins the text before and after it, which can form another one, as in
-    "<|endof<|endoftext|>text|>". So the text is searched again after each round.
-    """
     draft = _Draft(text)
     for _ in range(_MOST_ROUNDS):
         removable = [span for span in spans if span.fix in fixes]
@@ -286,17 +281,18 @@ def _remove_findings(text: str, spans: list[Span], finder: SpanFinder, fixes: se
             # Copies of flagged words go first: between them, ordinary words may look like suspected copies.
             flagged = [span for span in removable if span.kind is SpanKind.FLAGGED]
             draft.remove(flagged if flagged else removable)
+        # What is left can form another finding, as in "<|endof<|endoftext|>text|>".
         spans = finder.find(draft.text)
     return Cleaned(draft.text, tuple(draft.removals), tuple(spans))
 
 
 def _remove_specials(draft: _Draft, spans: Iterable[Span], finder: SpanFinder, fixes: set[Fix]) -> None:
-    """Remove the special tokens among some findings, and those that appear when they are gone."""
     specials = [span for span in spans if span.is_special]
     for _ in range(_MOST_ROUNDS):
         if not specials:
             return
         draft.remove(specials)
+        # What is left can form other special tokens.
         specials = [span for span in finder.find_specials_alone(draft.text) if span.fix in fixes]
 
 
@@ -317,12 +313,10 @@ class _Draft:
         self._part_shifts = [0]
 
     def remove(self, spans: Sequence[Span]) -> None:
-        """Remove spans, which are in order and do not overlap, and the white space that they brought.
-
-        The first copy of a repetition stays.
-        """
+        """``spans`` are in order and do not overlap."""
         removed_to = 0
         for span in spans:
+            # The first copy of a repetition stays.
             start = span.first_end if span.kind is SpanKind.REPETITION else span.start
             start, end = _extend_to_space(self.text, start, span.end)
             start = max(start, removed_to)  # the space between two findings goes with the first
@@ -355,7 +349,7 @@ class _Draft:
 
 
 def _sort_without_nested(removals: Iterable[Removal]) -> list[Removal]:
-    """Return removals in order, without those within another, which were removed before it."""
+    """Leave out removals within another: they were made before it, and it covers them."""
     outermost: list[Removal] = []
     for removal in sorted(removals, key=lambda removal: (removal.start, -removal.end)):
         if not outermost or removal.end > outermost[-1].end:

@@ -164,17 +164,13 @@ class Document:
 
     @cached_property
     def _is_beside_previous(self) -> list[bool]:
-        """Whether only whitespace separates each unit from the unit before it.
-
-        The first entry is false, because no unit comes before the first one. One more is false at the end, so
-        that entry i + 1 of unit i says whether it is beside the next one.
-        """
         between_units = self.separators[1:-1]  # without the text before the first and after the last unit
+        # Nothing comes before the first unit. Entry i + 1 says whether unit i is beside the next, so there is
+        # one more than there are units.
         return [False, *map(str.isspace, between_units), False]
 
     @cached_property
     def _is_single_spaced(self) -> list[bool]:
-        """Whether each unit has exactly one space, or an end of the text, on both sides."""
         # Most separators of a text are equal, so each distinct separator is examined only once.
         distinct = set(self.separators)
         # The slices have the character beside the space; they are empty if there is none.
@@ -240,7 +236,7 @@ def find_stretches(document: Document, fewest: int) -> list[Stretch]:
             is_in_one_field = is_repeated and all(map(document.joins, range(first + 1, last + 1)))
             if not is_in_one_field:
                 continue
-            stretch = _extend(document, first, last, period)
+            stretch = _extend_stretch(document, first, last, period)
             unit_count = stretch.end - stretch.first
             # The last copy of the word need not be followed by the rest of its phrase.
             has_whole_phrases = unit_count >= fewest * period
@@ -254,11 +250,8 @@ def find_stretches(document: Document, fewest: int) -> list[Stretch]:
     return disjoint
 
 
-def _extend(document: Document, first: int, last: int, period: int) -> Stretch:
-    """Return the longest stretch of this period around the units from ``first`` to ``last``.
-
-    It grows as long as the next unit equals the one a period away and is in the same field.
-    """
+def _extend_stretch(document: Document, first: int, last: int, period: int) -> Stretch:
+    """Grow as long as the next unit equals the one a period away and is in the same field."""
     keys = document.keys
     start = first
     while start > 0 and keys[start - 1] == keys[start - 1 + period] and document.joins(start):
@@ -351,8 +344,7 @@ def is_common(key: str) -> bool:
 
 
 def _find_close_groups(positions: Sequence[int], farthest: int, fewest: int) -> Iterator[Sequence[int]]:
-    """Yield groups of at least ``fewest`` positions whose neighbours are at most ``farthest`` apart."""
-    start = 0  # where the group begins in `positions`
+    start = 0  # where the group begins in `positions`; its neighbours are at most ``farthest`` apart
     for end in range(1, len(positions) + 1):
         is_end = end == len(positions) or positions[end] - positions[end - 1] > farthest
         if is_end:
@@ -433,12 +425,6 @@ def find_planted_copies(
 
 
 def _seem_planted_by_number(document: Document, positions: Sequence[int]) -> bool:
-    """Return whether there are so many copies, with such varied neighbours, that they seem planted.
-
-    Two kinds of copies seem planted: many copies whose neighbours match hardly more often than by chance, and
-    dense copies whose neighbours are mostly distinct words. In both cases, nearly all copies must have
-    exactly one space on each side. The constants above define "many" and "dense".
-    """
     is_many = len(positions) >= max(_MANY_COPIES, len(document) / _UNITS_PER_MANY)
     is_dense = len(positions) >= len(document) / _UNITS_PER_DENSE
     if not (is_many or is_dense) or document.single_spaced_share(positions) < _SINGLE_SPACED_SHARE:
@@ -450,9 +436,9 @@ def _seem_planted_by_number(document: Document, positions: Sequence[int]) -> boo
 
 
 def _seem_planted_by_spacing(document: Document, positions: Sequence[int]) -> bool:
-    """Return whether copies seem planted: at even distances, each beside other words, one space around it."""
     distances = [after - before for before, after in pairwise(positions)]
-    if max(distances) > _UNEVEN * min(distances) + 1:
+    is_even = max(distances) <= _UNEVEN * min(distances) + 1
+    if not is_even:
         return False
     is_varied = document.neighbour_statistics(positions).distinct_share >= _VARIED_SHARE
     return is_varied and document.single_spaced_share(positions) >= _REGULAR_SINGLE_SPACED_SHARE

@@ -131,13 +131,13 @@ def is_in_row(text: str, start: int, end: int) -> bool:
     """
     part = text[start:end]
     delimiters = [delimiter for delimiter in _DELIMITERS if delimiter in part]
-    line = _find_line(text, start, end)
+    line = _find_line_around(text, start, end)
     if not delimiters or line is None:
         return False
     line_start, line_end = line
     # Just outside the line breaks of the line are the end of the line before and the start of the one after.
-    line_before = _find_line(text, line_start - 1, line_start - 1) if line_start > 0 else None
-    line_after = _find_line(text, line_end + 1, line_end + 1) if line_end < len(text) else None
+    line_before = _find_line_around(text, line_start - 1, line_start - 1) if line_start > 0 else None
+    line_after = _find_line_around(text, line_end + 1, line_end + 1) if line_end < len(text) else None
     neighbours = [text[first:last] for first, last in filter(None, (line_before, line_after))]
     line_text = text[line_start:line_end]
     for delimiter in delimiters:
@@ -156,14 +156,13 @@ def is_in_row(text: str, start: int, end: int) -> bool:
 _LONGEST_ROW = 2_000
 
 
-def _find_line(text: str, start: int, end: int) -> tuple[int, int] | None:
-    """Return where the line around a part starts and ends; None if it is too long for a row of a table."""
+def _find_line_around(text: str, start: int, end: int) -> tuple[int, int] | None:
     break_before = text.rfind("\n", max(0, start - _LONGEST_ROW), start)
     break_after = text.find("\n", end, end + _LONGEST_ROW)
     begins_too_early = break_before < 0 and start > _LONGEST_ROW
     ends_too_late = break_after < 0 and len(text) - end > _LONGEST_ROW
     if begins_too_early or ends_too_late:
-        return None
+        return None  # too long for a row of a table
     return break_before + 1, break_after if break_after >= 0 else len(text)
 
 

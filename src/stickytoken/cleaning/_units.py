@@ -108,13 +108,13 @@ class UnitReader:
         flagged_root = match_any(flagged_words) or "(?!)"  # matches nothing if there is no flagged word
         other_root = rf"\w{{{_SHORTEST_COPY},{_LONGEST_COPY}}}?"
         self._glued_copies = re.compile(
-            f"{_match_copies('flagged', flagged_root)}|{_match_copies('other', other_root)}"
+            f"{_make_copies_pattern('flagged', flagged_root)}|{_make_copies_pattern('other', other_root)}"
         )
         # Flagged texts that no pattern of words matches as a whole, such as "'s".
         self._literals = [text for text in texts if text and not self._is_one_word(text)]
         ascii_literals = [text for text in self._literals if text.isascii()]
         case = re.IGNORECASE if self._folds_case else re.NOFLAG
-        self._ascii_units = re.compile(_match_literal_or_word(ascii_literals, _ASCII_WORD), case)
+        self._ascii_units = re.compile(_make_literal_or_word_pattern(ascii_literals, _ASCII_WORD), case)
         # What `_divide` has returned for each word.
         self._key_or_parts: dict[str, str | tuple[Part, ...]] = {}
 
@@ -125,7 +125,7 @@ class UnitReader:
         # A word with the marks and invisible characters in it, or a single ideograph with its marks.
         word = rf"\p{{Cf}}*{_LETTER}{_IN_WORD}*|\p{{Han}}[\p{{M}}{PAD}]*"
         case = regex.IGNORECASE if self._folds_case else 0
-        return regex.compile(_match_literal_or_word(self._literals, word), regex.VERSION1 | case)
+        return regex.compile(_make_literal_or_word_pattern(self._literals, word), regex.VERSION1 | case)
 
     def _is_one_word(self, text: str) -> bool:
         if text.isascii():
@@ -217,11 +217,7 @@ class UnitReader:
         return other_text.isalpha() and not is_one_letter and not is_dna
 
     def _find_positions_in_word(self, word: str, key: str) -> Sequence[int] | None:
-        """Return the position in the word of each character of its key, and where the word ends.
-
-        None if the normaliser doesn't treat one character after the other, so that there are no such
-        positions.
-        """
+        """The positions in the word of the characters of its key, and where the word ends."""
         if len(key) == len(word):  # each character became one, in the same place
             return range(len(word) + 1)
         positions = []
@@ -231,30 +227,23 @@ class UnitReader:
             normalised_by_character += normalised_character
             positions += [index] * len(normalised_character)
         if normalised_by_character != key:
-            return None
+            return None  # the normaliser doesn't treat one character after the other
         return [*positions, len(word)]
 
 
-def _match_copies(name: str, root: str) -> str:
-    """Return a pattern for at least four copies of a text in a row, with nothing visible between them.
-
-    ``root`` is a pattern for the text. The group ``name`` matches the first copy.
-    """
-    return f"(?P<{name}>{root})(?:{_INVISIBLE}(?P={name})){{{FEWEST_GLUED - 1},}}{_INVISIBLE}"
+def _make_copies_pattern(first_copy: str, root: str) -> str:
+    # The group ``first_copy`` matches the pattern ``root``; what follows repeats the text that it matched.
+    return f"(?P<{first_copy}>{root})(?:{_INVISIBLE}(?P={first_copy})){{{FEWEST_GLUED - 1},}}{_INVISIBLE}"
 
 
-def _match_literal_or_word(literals: Iterable[str], word: str) -> str:
-    """Return a pattern that matches a literal text (the longest one if several match), or else a word.
-
-    A literal that begins or ends with a letter or digit matches only where no further letter or digit adjoins
-    it. Texts of ideographs are not set apart by spaces, so they match anywhere.
-    """
+def _make_literal_or_word_pattern(literals: Iterable[str], word_pattern: str) -> str:
     alternatives = []
-    for text in sorted(set(literals), key=len, reverse=True):
+    for text in sorted(set(literals), key=len, reverse=True):  # if several match, the longest
+        # It must not be part of a longer word. No spaces set ideographs apart, so they match anywhere.
         before = r"(?<!\w)" if text[0].isalnum() and ord(text[0]) < _FIRST_IDEOGRAPH else ""
         after = r"(?!\w)" if text[-1].isalnum() and ord(text[-1]) < _FIRST_IDEOGRAPH else ""
         alternatives.append(before + re.escape(text) + after)
-    return "|".join([*alternatives, word])
+    return "|".join([*alternatives, word_pattern])
 
 
 _FIRST_IDEOGRAPH = 0x3400

@@ -55,14 +55,8 @@ def excerpt(text: str, ranges: Iterable[tuple[int, int]], start: int, end: int) 
 
 
 def _start_at_word(text: str, start: int, end: int) -> int:
-    """Return where an excerpt from ``start`` on must begin so that its first word is complete.
-
-    If ``start`` lies within a word, the result is the offset after the first whitespace character between
-    ``start`` and ``end``. If there is no whitespace, or ``start`` does not lie within a word, the result is
-    ``start``.
-    """
     if start == 0 or text[start - 1].isspace():
-        return start
+        return start  # it isn't within a word
     for offset in range(start, end):
         if text[offset].isspace():
             return offset + 1
@@ -70,13 +64,8 @@ def _start_at_word(text: str, start: int, end: int) -> int:
 
 
 def _end_at_word(text: str, start: int, end: int) -> int:
-    """Return where an excerpt up to ``end`` must end so that its last word is complete.
-
-    If ``end`` lies within a word, the result is the offset of the last whitespace character between ``start``
-    and ``end``. If there is no whitespace, or ``end`` does not lie within a word, the result is ``end``.
-    """
     if end == len(text) or text[end].isspace():
-        return end
+        return end  # it isn't within a word
     for offset in range(end - 1, start - 1, -1):
         if text[offset].isspace():
             return offset
@@ -119,7 +108,6 @@ def word_diff(text: str, removals: Sequence[Removal]) -> list[str]:
 
 
 def _group_by_line(removals: Sequence[Removal]) -> list[list[Removal]]:
-    """Group successive removals that share a line, because they have the same cause and are close."""
     groups: list[list[Removal]] = []
     for removal in removals:
         previous = groups[-1][-1] if groups else None
@@ -133,7 +121,6 @@ def _group_by_line(removals: Sequence[Removal]) -> list[list[Removal]]:
 
 
 def _show_removed(text: str, removed_ranges: Sequence[tuple[int, int]], start: int, end: int) -> str:
-    """Return a part of a text on one line, with what was removed in brackets."""
     line = ""
     for piece in excerpt(text, removed_ranges, start, end):
         piece_text = _BLANKS.sub(" ", piece.text)
@@ -143,7 +130,6 @@ def _show_removed(text: str, removed_ranges: Sequence[tuple[int, int]], start: i
 
 
 def _bracket_removed(text: str) -> str:
-    """Return removed text in brackets, without its middle if it is long; outer spaces stay outside."""
     stripped = text.strip(" ")
     if not stripped:
         return f"[-{text}-]" if text else ""

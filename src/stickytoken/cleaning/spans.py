@@ -221,10 +221,10 @@ class SpanFinder:
             yield _make_special_span(match[0], start, end, fix)
 
     def _find_specials_as_entities(self, text: str, padded: str) -> Iterator[Span]:
-        """Yield special tokens that are written with entities of HTML, such as ``&lt;/s&gt;`` for ``</s>``.
+        """Find, for example, ``&lt;/s&gt;`` for ``</s>``, which no fix removes.
 
-        No fix removes them, as no fix covers an entity. ``padded`` is as long as ``text``: a decoded entity
-        has one character and is followed by fillers, and markup that must stay is replaced by fillers.
+        ``padded`` is as long as ``text``: fillers follow each decoded entity, and replace markup that must
+        stay.
         """
         if self._special_pattern is None:
             return
@@ -241,10 +241,7 @@ class SpanFinder:
                 yield _make_special_span(match[0], start, end, Fix.NONE)
 
     def _find_flagged_in_markup(self, text: str, start: int, end: int) -> Iterator[Span]:
-        """Yield the runs of flagged words in one tag, address or code, which no fix removes.
-
-        ``start`` and ``end`` are where the markup begins and ends in the text.
-        """
+        # The text from start to end is one tag, address or code, from which no fix removes anything.
         markup = _copies.Document(text[start:end], self._reader)
         for run in _copies.find_flagged_runs(markup, self._flagged):
             word = self._flagged[markup.keys[run.start]]
@@ -351,8 +348,7 @@ class SpanFinder:
 
 
 def _is_value(word: str) -> bool:
-    """Return whether a word is a number, a single letter, such as "x" or "xx", or a placeholder."""
-    is_single_letter = word.isascii() and len(set(word)) == 1
+    is_single_letter = word.isascii() and len(set(word)) == 1  # such as "x" or "xx"
     return word[0].isdigit() or is_single_letter or word.casefold() in _PLACEHOLDERS
 
 
@@ -375,7 +371,7 @@ class _Marks:
 
 @lru_cache(maxsize=4096)
 def _read_marks(gap: str) -> _Marks:
-    """Return the punctuation between two copies: in "able, (able", a comma before and a bracket after."""
+    """Of "able, (able", the comma is attached to the first copy, and the bracket to the second."""
     spaced_gap = "".join(" " if _is_blank(character) else character for character in gap)
     marks = spaced_gap.split()
     if not marks:
@@ -492,18 +488,15 @@ def _make_repetition_span(text: str, document: _copies.Document, stretch: _copie
 
 
 def _cuts_clusters(text: str, start: int, end: int) -> bool:
-    """Return whether a removal would cut a letter from its accent (a grapheme cluster) at one of its ends."""
+    """A grapheme cluster is, for example, a letter with its accent."""
     return _markup.cuts_cluster(text, start) or _markup.cuts_cluster(text, end)
 
 
 def _drop_overlaps(spans: Sequence[Span]) -> list[Span]:
-    """Return spans in order, without those that overlap a span of higher precedence.
-
-    `SpanKind` lists the kinds by precedence. Within a kind, a span that begins earlier comes first, and of
-    spans that begin together, the longest.
-    """
     disjoint: list[Span] = []
-    precedence = {kind: rank for rank, kind in enumerate(SpanKind)}  # the lower, the higher it stands
+    # `SpanKind` lists the kinds by precedence, the highest first.
+    precedence = {kind: rank for rank, kind in enumerate(SpanKind)}
+    # Within a kind, the span that begins first has precedence, and then the longest.
     for span in sorted(spans, key=lambda span: (span.start, -span.end)):
         # Only the last span can overlap this one, because the spans before it end where it begins or earlier.
         if not disjoint or span.start >= disjoint[-1].end:

@@ -53,7 +53,7 @@ def command(*, settings: Sequence[str] = ()) -> Callable[[_Command], _Command]:
     def decorate(function: _Command) -> _Command:
         """Return the function that Typer calls."""
         hints = get_type_hints(function, include_extras=True)
-        groups = _groups_of(hints)  # dataclasses, keyed by the name of the function's parameter
+        groups = _find_option_groups(hints)  # dataclasses, keyed by the name of the function's parameter
         parameters = _parameters_of(function, hints, groups, settings)
         unknown = set(settings) - {parameter.name for parameter in parameters}
         if unknown:
@@ -67,7 +67,7 @@ def command(*, settings: Sequence[str] = ()) -> Callable[[_Command], _Command]:
             # The callbacks of --set and --config have already changed the defaults of the other options.
             del set_, config
             for name, group in groups.items():
-                option_names = _option_names(group)
+                option_names = _name_options(group)
                 group_values = {field: values.pop(option) for field, option in option_names.items()}
                 values[name] = group(**group_values)
             if quiet and verbose:
@@ -90,24 +90,23 @@ def command(*, settings: Sequence[str] = ()) -> Callable[[_Command], _Command]:
     return decorate
 
 
-def _groups_of(hints: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters whose type is a dataclass, which is a group of options, keyed by name."""
+def _find_option_groups(hints: Mapping[str, Any]) -> dict[str, Any]:
     groups: dict[str, Any] = {}
     for name, hint in hints.items():
-        # A group is the type hint, or the metadata of an `Annotated` type if the group is made by a function.
+        # A group is a dataclass: the type hint or, if a function makes the group, the metadata of the
+        # `Annotated` type.
         for kind in (hint, *getattr(hint, "__metadata__", ())):
             if isinstance(kind, type) and is_dataclass(kind):
                 groups[name] = kind
     return groups
 
 
-def _option_names(group: Any) -> dict[str, str]:
-    """Return the name of each field's option, keyed by field."""
-    names: dict[str, str] = {}
+def _name_options(group: Any) -> dict[str, str]:
+    option_by_field: dict[str, str] = {}
     for field, value_type in command_line_types(group).items():
         own_names = [item.name for item in value_type.metadata if isinstance(item, OptionName)]
-        names[field] = own_names[0] if own_names else field
-    return names
+        option_by_field[field] = own_names[0] if own_names else field
+    return option_by_field
 
 
 def _parameters_of(
@@ -131,7 +130,7 @@ def _parameters_of(
             value_types = command_line_types(group)
             defaults = {field.name: field.default for field in fields(group)}
             group_descriptions = descriptions(*group.__mro__)
-            for field, option in _option_names(group).items():
+            for field, option in _name_options(group).items():
                 add(option, value_types[field], defaults[field], group_descriptions.get(field))
     add("quiet", field_type(_QUIET), False, None)
     add("verbose", field_type(_VERBOSE), False, None)
@@ -207,7 +206,7 @@ class PanelledCommand(TyperCommand):
         self.settings: dict[str, TyperOption] = {}
         for param in [param for param in self.params if isinstance(param, TyperOption)]:
             if param.metavar is None:
-                param.metavar = _shown_kind(param)
+                param.metavar = _name_kind_in_help(param)
             if param.hidden:
                 name = _long_name(param)
                 self.params.remove(param)
@@ -253,7 +252,7 @@ class PanelledCommand(TyperCommand):
         try:
             rest: list[str] = super().parse_args(ctx, args)
         except typer.TyperException as error:
-            advice = self._advice_on(str(getattr(error, "option_name", "")))
+            advice = self._suggest_instead_of(str(getattr(error, "option_name", "")))
             if advice is not None:
                 ctx.fail(advice)  # raises a usage error
             raise
@@ -263,8 +262,7 @@ class PanelledCommand(TyperCommand):
             option.handle_parse_result(ctx, opts={}, args=[])
         return rest
 
-    def _advice_on(self, option_name: str) -> str | None:
-        """Return what to pass in place of an option that does not exist; None if this is not known."""
+    def _suggest_instead_of(self, option_name: str) -> str | None:
         name = option_name.removeprefix("--")
         if name in self.settings:
             value = "true" if self.settings[name].is_flag else "VALUE"
@@ -276,8 +274,7 @@ class PanelledCommand(TyperCommand):
         return None if instead is None else f"there is no option --{name}: {instead}"
 
 
-def _shown_kind(param: TyperOption) -> str | None:
-    """Return how --help names the kind of an option's value; None for the name that Typer gives it."""
+def _name_kind_in_help(param: TyperOption) -> str | None:
     kind = param.type_descriptor
     if param.is_flag:
         return ""
@@ -287,7 +284,7 @@ def _shown_kind(param: TyperOption) -> str | None:
     is_list_of_texts = kind.is_list and not kind.is_path
     if is_list_of_texts:
         return "<str>"
-    return None
+    return None  # the name that Typer gives it
 
 
 def _long_name(param: Any) -> str:
@@ -413,35 +410,26 @@ def _read_toml(file: Path) -> dict[str, Any]:
 
 
 def _apply_files(ctx: typer.Context, value: Path | None) -> None:
-    """Store the values in pyproject.toml and in the file of --config as defaults in the context.
-
-    This function is the callback of --config. ``value`` is the file that was passed; its values take
-    precedence over those in pyproject.toml.
-    """
+    """The callback of --config: ``value`` is its file, whose entries take precedence over pyproject.toml."""
     values: dict[str, Any] = {}
     if not ctx.resilient_parsing:  # not for shell completion, which must not fail because of a file
         project = project_table(Path.cwd())
         if project is not None:
             project_file, table = project
-            values |= _entries_of(ctx, table, project_file, is_project_file=True)
+            values |= _select_entries_for_command(ctx, table, project_file, is_project_file=True)
     if value is not None:
         file = value.expanduser()
-        values |= _entries_of(ctx, _read_toml(file), file, is_project_file=False)
+        values |= _select_entries_for_command(ctx, _read_toml(file), file, is_project_file=False)
     ctx.default_map = {**values, **(ctx.default_map or {})}  # --set takes precedence over files
 
 
-def _entries_of(ctx: Any, table: dict[str, Any], file: Path, *, is_project_file: bool) -> dict[str, Any]:
-    """Return the values that a file sets for a command, keyed by parameter name.
-
-    The subtable that is named after the command applies to the command. Entries outside all subtables apply
-    to every command or, in pyproject.toml, only to `_PROJECT_COMMAND`.
-
-    Raises:
-        InputError: An entry is unknown or has an invalid value, or a subtable is not named after a command.
-    """
-    values: dict[str, Any] = {}
+def _select_entries_for_command(
+    ctx: Any, table: dict[str, Any], file: Path, *, is_project_file: bool
+) -> dict[str, Any]:
+    values: dict[str, Any] = {}  # keyed by parameter name
     command = str(ctx.info_name)
     subtables = {name: entry for name, entry in table.items() if isinstance(entry, dict)}
+    # Entries outside all subtables apply to every command or, in pyproject.toml, to a single one.
     if not is_project_file or command == _PROJECT_COMMAND:
         entries = {name: entry for name, entry in table.items() if name not in subtables}
         place = f"[{_PROJECT_TABLE}]" if is_project_file else "the file"
@@ -509,7 +497,7 @@ _EXPECTED = {bool: "true or false", float: "a number", str: "text that is not em
 
 
 def _convert_value(name: str, param: Any, value: Any, folder: Path) -> Any:
-    """Return a value from a TOML file as the command line would pass it; ``folder`` is that of the file."""
+    """Return a value from a TOML file in ``folder`` as the command line would pass it."""
     kind = _type_of_value(param)
     expected_type = _TOML_TYPES.get(kind, str)
     value_type = float if type(value) is int else type(value)  # not isinstance: True is an int

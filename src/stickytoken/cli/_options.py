@@ -395,7 +395,6 @@ def tell_prompts(encoder: stickytoken.Encoder) -> None:
 
 
 def _announce_model(encoder: stickytoken.Encoder, model: str, revision: str | None) -> None:
-    """Print the route that texts take and, with --verbose, where the model was found and how it computes."""
     from stickytoken.encoders.files.resolution import resolve_model
     from stickytoken.encoders.protocol import capabilities_of
 
@@ -412,14 +411,12 @@ def _announce_model(encoder: stickytoken.Encoder, model: str, revision: str | No
 
 
 def _announce_server(encoder: EndpointEncoder) -> None:
-    """Print what the server said about its vectors and, from now on, why its requests wait."""
     encoder.session.waits = lambda reason, seconds: console.inform(f"waiting {seconds:.0f} s: {reason}")
     server = encoder.server
     console.inform(f"endpoint: {server.dimension:,} components, noise {server.noise:.1e}")
 
 
 def _is_behind_endpoint(model: str, loading: LoadingSettings) -> bool:
-    """Return whether a model is behind an endpoint; raise an error if ``loading`` excludes such models."""
     from stickytoken.encoders.endpoint import names_endpoint
 
     if names_endpoint(model) and not isinstance(loading, AnyModelOptions):
@@ -505,7 +502,7 @@ def cost_announced(
         if sent.requests:
             counts = f"{sent.requests:,} requests, {sent.tokens:,} tokens{_cost_phrase(sent.cost)}"
             console.inform(f"sent, with the checks: {counts}")
-        _tell_refused(loaded.refused)
+        _print_refused_texts(loaded.refused)
 
 
 def _confirm_cost(
@@ -540,8 +537,7 @@ def _confirm_cost(
 _REFUSED_SHOWN = 5
 
 
-def _tell_refused(refused: Mapping[str, str]) -> None:
-    """Print the first texts that the server gave no vector for, each with the reason."""
+def _print_refused_texts(refused: Mapping[str, str]) -> None:
     from stickytoken.encoders.protocol import quote_text
 
     if not refused:

@@ -286,10 +286,7 @@ def ignore_interrupts() -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Record Ctrl-C and raise KeyboardInterrupt, unless it is a repeat of the last press.
-
-    Keys bounce, users are impatient, and some tools signal both a process and its group.
-    """
+    """Ignore a repeat of the last press: keys bounce, and some tools signal both a process and its group."""
     pressed = time.monotonic()
     if not _received or pressed - _received[-1] >= _SAME_PRESS_SECONDS:
         _received.append(pressed)

@@ -509,7 +509,7 @@ def sample_pairs(sentences: Sequence[str], vectors: NDArray[np.floating], count:
     targets = np.linspace(free_similarities[0], free_similarities[-1], min(count, len(by_similarity)))
     chosen_ranks: list[int] = []
     for target in targets.tolist():
-        nearest = _find_nearest(free_similarities, target)
+        nearest = _find_nearest_index(free_similarities, target)
         chosen_ranks.append(free_ranks.pop(nearest))
         del free_similarities[nearest]
     chosen_pairs = []
@@ -520,8 +520,7 @@ def sample_pairs(sentences: Sequence[str], vectors: NDArray[np.floating], count:
     return chosen_pairs
 
 
-def _find_nearest(ascending: Sequence[float], target: float) -> int:
-    """Return the index of the number that is nearest to a target."""
+def _find_nearest_index(ascending: Sequence[float], target: float) -> int:
     right = bisect_left(ascending, target)  # index of the first number that isn't below the target
     if right == 0:
         return 0

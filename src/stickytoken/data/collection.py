@@ -108,10 +108,10 @@ def join_collection(texts: Sequence[str], source: str, most_documents: int) -> C
         if query:
             document = f"{document} {text}"
         else:
-            query, document = _split_after(text, min(len(text) // 2, _MOST_QUERY_LENGTH))
+            query, document = _split_at_last_space(text, min(len(text) // 2, _MOST_QUERY_LENGTH))
         # The query stays empty if the text is too short to be halved.
         if query and len(document) >= _LEAST_LENGTH:
-            shortened_document, _ = _split_after(document, _MOST_LENGTH)
+            shortened_document, _ = _split_at_last_space(document, _MOST_LENGTH)
             documents.append(shortened_document)
             queries.append(query)
             query = ""
@@ -124,8 +124,7 @@ def join_collection(texts: Sequence[str], source: str, most_documents: int) -> C
     )
 
 
-def _split_after(text: str, length: int) -> tuple[str, str]:
-    """Split a text at the last space within a length, or at this length if there is none."""
+def _split_at_last_space(text: str, length: int) -> tuple[str, str]:
     if len(text) <= length:
         return text.strip(), ""
     end = text.rfind(" ", 0, length + 1)

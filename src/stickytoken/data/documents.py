@@ -645,7 +645,7 @@ class Reader:
         self._note_unread(objects)
 
     def _note_unread(self, objects: Iterable[Mapping[Any, Any]]) -> None:
-        """Note the columns that contain text and are not read, so that a summary can name them."""
+        """A summary names the columns that contain text and are not read."""
         used_or_noted = {*self.text_columns, self.id_column, self.source_column, *self.meter.unread}
         for values in objects:
             self.seen_columns.update(values)
@@ -697,12 +697,11 @@ def column_with(name: str, present: Sequence[str]) -> str | None:
 
 
 def _describe_problem(value_of_column: Mapping[str, Any]) -> str:
-    """Say what is wrong with the values of a record's text columns; return an empty text if nothing is."""
     for column, value in value_of_column.items():
         if value is not None and not isinstance(value, str):
             return f"column {column!r} is {_describe_type(value)}"
     if any(value is not None for value in value_of_column.values()):
-        return ""
+        return ""  # no problem: at least one of the text columns has a text
     if len(value_of_column) == 1:
         return f"column {next(iter(value_of_column))!r} is missing"
     return f"columns {' and '.join(value_of_column)} are missing"

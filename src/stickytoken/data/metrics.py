@@ -134,7 +134,6 @@ class _PairTask(Task):
         return {"query": distinct_first, "document": distinct_second}
 
     def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
-        """Compute the similarity of each pair."""
         vectors_of_first = similarity.prepared(vectors["query"])
         vectors_of_second = similarity.prepared(vectors["document"])
         # There is one vector for each distinct text, which may be in several pairs.
@@ -155,10 +154,9 @@ def _find_indices(distinct: Sequence[str], names: Sequence[str]) -> NDArray[np.i
 def _take_sample(
     gold: NDArray[Any], predictions: NDArray[Any], sample: Sample
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the gold values, shape (units,), and the predictions, shape (C, units), of a sample of units."""
     if sample is None:
         return gold, predictions
-    # The predictions have one row per condition, and the same units are drawn from each.
+    # Shapes (units,) and (C, units): the same units are drawn for each of the C conditions.
     return gold[sample], predictions[:, sample]
 
 
@@ -322,11 +320,7 @@ def macro_f1(gold: NDArray[np.intp], predicted: NDArray[np.intp], label_count: i
 def _count_predictions(
     gold: NDArray[np.intp], predicted: NDArray[np.intp], label_count: int
 ) -> NDArray[np.float64]:
-    """Count how often each label is predicted for each gold label, in each of C predictions.
-
-    The predicted labels have the shape (C, texts), and the counts (C, label_count, label_count): prediction,
-    predicted label, gold label.
-    """
+    """Shapes: gold (texts,), predicted (C, texts), counts (C, predicted labels, gold labels)."""
     # Each of the C x label_count x label_count cells has a number, by which it is counted.
     prediction_numbers = np.arange(len(predicted))[:, None]  # shape (C, 1)
     cells = (prediction_numbers * label_count + predicted) * label_count + gold  # shape (C, texts)
@@ -493,7 +487,7 @@ class _RankingTask(Task):
     has_queries = True
 
     def __post_init__(self) -> None:
-        """Raise an error for a missing package now, before any texts are encoded."""
+        # Raise an error now, before any texts are encoded.
         require_package("pytrec_eval", f"the {self.layout} task {self.name!r}", "impact")
 
     @property
@@ -505,7 +499,6 @@ class _RankingTask(Task):
         return {"query": tuple(self.queries.values()), "document": tuple(self.documents.values())}
 
     def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
-        """Compute the metrics of each query, shape (queries, metrics)."""
         import pytrec_eval
 
         queries = similarity.prepared(vectors["query"])
@@ -517,20 +510,19 @@ class _RankingTask(Task):
         for query_id in self.queries:
             value_of_metric = values_by_query[query_id]  # keyed by the name of the metric in trec_eval
             outcomes.append([value_of_metric[_TREC_NAMES[metric]] for metric in self.metrics])
-        return np.array(outcomes)
+        return np.array(outcomes)  # shape (queries, metrics)
 
     @abstractmethod
     def _rank(
         self, queries: Values, documents: Values, similarity: Similarity
     ) -> dict[str, dict[str, float]]:
-        """Return, for each query id, the similarities of the ranked documents, keyed by document id."""
+        """For each query id, the similarities of the ranked documents, keyed by document id."""
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
-        """Compute the mean of a metric over the queries, under each of C conditions, shape (C,)."""
-        value_of_query = outcomes[:, :, self.metrics.index(metric)]  # shape (C, queries)
+        value_of_query = outcomes[:, :, self.metrics.index(metric)]  # shape (C, queries), for C conditions
         if sample is not None:
             value_of_query = value_of_query[:, sample]
-        return np.asarray(value_of_query.mean(axis=1))
+        return np.asarray(value_of_query.mean(axis=1))  # shape (C,)
 
 
 @dataclass(frozen=True)

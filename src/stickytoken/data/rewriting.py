@@ -186,23 +186,20 @@ class _Buffer:
             yield line
 
     def position(self) -> int:
-        """Return how many bytes have been read."""
+        # How many bytes of the stream have been read.
         return self._start + len(self._bytes)
 
     def take_all(self) -> bytes:
-        """Return the bytes that are held in memory, and drop them from memory."""
         return self.take_until(self._start + len(self._bytes))
 
     def take_until(self, end: int) -> bytes:
-        """Return the bytes up to a position of the whole stream, and drop them from memory."""
-        size = end - self._start
+        size = end - self._start  # both are positions in the whole stream
         taken = bytes(self._bytes[:size])
         del self._bytes[:size]
         self._start += size
         return taken
 
     def take_line_end(self) -> bytes:
-        """Return the end of a line if the bytes in memory begin with it, and drop it from memory."""
         for line_end in (b"\r\n", b"\n"):
             if self._bytes.startswith(line_end):
                 return self.take_until(self._start + len(line_end))
@@ -280,7 +277,6 @@ def _revise_record(
     source: Source,
     dialect: Dialect | None,
 ) -> bytes:
-    """Return a record as it is to be written. Without a ``dialect``, it is no row of a CSV or TSV file."""
     # A line of text, and a JSON string that is a document by itself, have no column: its name is empty.
     columns = document.columns or ("",)
     cuts_by_column = {}
@@ -291,7 +287,7 @@ def _revise_record(
             new_texts[column] = cut(text, cuts)
     if source.suffix in JSON:
         revised = _cut_strings(raw, cuts_by_column)
-    elif dialect is not None:
+    elif dialect is not None:  # a row of a CSV or TSV file
         revised = _replace_fields(raw, row, new_texts, dialect)
     else:
         (revised,) = new_texts.values()  # a line of text is one part
@@ -390,13 +386,12 @@ def _replace_fields(raw: str, row: Row, texts: Mapping[str, str], dialect: Diale
 
 
 def _find_fields(raw: str, dialect: Dialect) -> list[tuple[int, int]]:
-    """Return where each field of a row begins and ends (exclusive), with its quotation marks."""
     unquoted = f"[^{re.escape(dialect.delimiter)}]*"  # everything up to the next delimiter
     # A quoted field may contain delimiters and doubled quotation marks. Text may follow it, as in the csv
     # module.
     quoted = rf'"[^"]*(?:""[^"]*)*"{unquoted}'
     field = re.compile(f"{quoted}|{unquoted}" if dialect.quoted else unquoted)
-    spans = []
+    spans = []  # begin and end (exclusive) of each field, with its quotation marks
     position = 0
     while position <= len(raw):  # after a delimiter at the end, there is one more field, which is empty
         match = field.match(raw, position)
@@ -455,14 +450,8 @@ def _rewrite_parquet(
 def _revise_rows(
     rows: Iterable[Row], reader: Reader, revise: Revise, skip: Callable[[Skipped], None]
 ) -> tuple[dict[str, dict[int, str]], list[int]]:
-    """Revise the rows of a group.
-
-    Returns:
-        For each column that changes, the new texts, keyed by the index of their row; and the indices of the
-        rows to set aside.
-    """
-    new_texts: dict[str, dict[int, str]] = {}
-    aside_rows: list[int] = []
+    new_texts: dict[str, dict[int, str]] = {}  # keyed by column, then by the index of the row
+    aside_rows: list[int] = []  # indices of the rows to set aside
     for row_index, row in enumerate(rows):
         record = reader.make_record(row)
         if isinstance(record, Skipped):
@@ -479,14 +468,11 @@ def _revise_rows(
 
 
 def _replace_texts(table: Any, name: str, text_of_row: Mapping[int, str]) -> Any:
-    """Return an Arrow table with new texts in a column, or in a nested field such as ``metadata.summary``.
-
-    The texts are keyed by the index of their row.
-    """
     from pyarrow import array
 
     column = column_with(name, table.schema.names) or name  # the record was read from it, so it is there
-    nested_name = name.removeprefix(column).removeprefix(".")  # empty if the column itself is meant
+    # Of "metadata.summary", "summary"; empty if the column itself is meant.
+    nested_name = name.removeprefix(column).removeprefix(".")
     column_index = table.schema.get_field_index(column)
     field = table.schema.field(column_index)
     values = table.column(column_index).to_pylist()
@@ -496,20 +482,18 @@ def _replace_texts(table: Any, name: str, text_of_row: Mapping[int, str]) -> Any
 
 
 def _replace_nested(value: Any, name: str, text: str) -> Any:
-    """Return a value with a text in the nested field of this name; without a name, the text itself."""
     if not name:
-        return text
+        return text  # in place of the value itself
     outer = column_with(name, list(value)) or name  # the record was read from it, so it is there
     inner_name = name.removeprefix(outer).removeprefix(".")
     return value | {outer: _replace_nested(value[outer], inner_name, text)}
 
 
 def _read_compressions(file: Any) -> dict[str, str] | str:
-    """Return the compression of each column of a Parquet file, as `ParquetWriter` takes it."""
     if not file.num_row_groups:
         return "snappy"  # the usual one, because a file without rows doesn't tell
     first_group = file.metadata.row_group(0)
-    compressions = {}
+    compressions = {}  # keyed by column, as `ParquetWriter` takes them
     for index in range(first_group.num_columns):
         column = first_group.column(index)
         codec = column.compression.lower()

@@ -293,7 +293,7 @@ def json_rows(stream: Iterable[bytes], name: str, meter: Meter, suffix: str) -> 
     for row_index, row in enumerate(text_rows(file_lines, name, meter)):
         value = row.value
         if not isinstance(value, Skipped):  # a line that could be decoded
-            value = _parse(value, name, row.place)
+            value = _parse_json(value, name, row.place)
         if suffix == ".json" and row_index == 0 and isinstance(value, Skipped):
             raise InputError(
                 f"{name} contains neither an array nor one JSON value on each line: write it as one of these"
@@ -302,15 +302,13 @@ def json_rows(stream: Iterable[bytes], name: str, meter: Meter, suffix: str) -> 
 
 
 def _take_until_content(file_lines: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the blank lines at the beginning of a file, and the first one that isn't blank."""
     for line in file_lines:
         yield line
         if line.removeprefix(codecs.BOM_UTF8).strip():
             return
 
 
-def _parse(text: str, name: str, place: str) -> Any:
-    """Return the JSON value that a text spells, or a `Skipped` if it spells none."""
+def _parse_json(text: str, name: str, place: str) -> Any:
     try:
         return _DECODER.decode(text)
     except (ValueError, RecursionError) as error:
@@ -395,10 +393,7 @@ _LONGEST_FIELD = min(sys.maxsize, 2**31 - 1)
 
 
 def _read_long_fields(reader: Iterator[list[str]]) -> Iterator[list[str]]:
-    """Yield the records of a reader of the csv module, whose fields may be longer than its default limit.
-
-    The limit is one of the whole process, so it is raised only while a record is read.
-    """
+    """The csv module's limit is one for the whole process, so it is raised only while a record is read."""
     while True:
         limit = csv.field_size_limit(_LONGEST_FIELD)
         try:
@@ -516,7 +511,7 @@ def read_separated_rows(
         if not fields:  # an empty line
             continue
         # The last field of a file is still open if it ends with the line ending.
-        if fields[-1].endswith("\n") and _takes_next_line(texts, dialect):
+        if fields[-1].endswith("\n") and _is_continued_on_next_line(texts, dialect):
             raise InputError(
                 f"{name}: a quotation mark in line {first_line.number} opens a field and is never closed: "
                 "close or double it"
@@ -541,9 +536,8 @@ def read_separated_rows(
         raise InputError(f"{name} is empty")
 
 
-def _takes_next_line(texts: Sequence[str], dialect: Dialect) -> bool:
-    """Return whether a line after these would still belong to their record, because a quote is open."""
-    # An empty line would be a record of its own if the first record were closed.
+def _is_continued_on_next_line(texts: Sequence[str], dialect: Dialect) -> bool:
+    # An empty line is a record of its own, unless a quote of the record before it is open.
     records_with_next_line = list(dialect.records([*texts, "\n"]))
     return len(records_with_next_line) == 1
 

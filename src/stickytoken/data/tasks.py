@@ -66,7 +66,6 @@ def load_task(path: Path) -> tuple[Task, list[str]]:
 
 
 def _make_classification_of_folder(folder: Path) -> Task:
-    """Build a classification task from the files of a folder that are called train and test."""
     tables = []
     for name in ("train", "test"):
         possible_files = [folder / f"{name}{suffix}" for suffix in TABLE_SUFFIXES]
@@ -81,11 +80,7 @@ def _make_classification_of_folder(folder: Path) -> Task:
 
 
 def _make_task_name(path: Path) -> str:
-    """Return a task name: the file name without extension.
-
-    If the file name is only the name of a split, such as ``test``, the folder name is put in front of it.
-    """
-    if path.stem in _SPLITS:
+    if path.stem in _SPLITS:  # a file "test.csv" alone doesn't say which task it is
         return f"{path.resolve().parent.name}-{path.stem}"
     return path.resolve().stem
 
@@ -143,7 +138,6 @@ def _make_split_classification(table: Table) -> Task:
 
 
 def _split_rows(table: Table) -> tuple[Table, Table]:
-    """Return the training and the test rows. Those of other known splits are left out."""
     splits = table.labels("split")
     unknown = sorted(set(splits) - set(_SPLITS))
     if unknown:
@@ -153,6 +147,7 @@ def _split_rows(table: Table) -> tuple[Table, Table]:
     for name in ("train", "test"):
         if name not in splits:
             raise InputError(f"{table.path} has no rows of the split {name!r}")
+    # Rows of other known splits are left out.
     return table.rows_with("split", "train"), table.rows_with("split", "test")
 
 
@@ -316,20 +311,12 @@ def _make_retrieval(folder: Path) -> tuple[Task, list[str]]:
 def _find_queries_in_corpus(
     queries: dict[str, str], documents: dict[str, str], relevant: dict[str, dict[str, int]]
 ) -> tuple[str, ...]:
-    """Return the ids of the queries that are also documents of the corpus, with the same id.
+    """In ArguAna and Quora, queries are documents of the corpus, so each would find itself first.
 
-    In ArguAna and Quora, queries are documents of the corpus, so each query would find itself first. In other
-    collections, queries and documents are numbered independently, so a document that has the id of a query is
-    a different text, and may be relevant to the query.
-
-    A query is a candidate if a document with the id of the query exists and is not judged relevant to the
-    query. All candidates are assumed to be documents of the corpus if every query is a candidate, or if more
-    than half of the documents that have the id of a candidate contain the text of the candidate.
-
-    Returns:
-        The ids of the queries; empty if queries and documents are numbered independently.
+    Other collections number queries and documents independently, so a document that has the id of a query
+    is another text, and may be relevant to the query. For them, no id is returned.
     """
-    candidate_ids = []
+    candidate_ids = []  # of queries whose document with the same id isn't judged relevant
     contained_count = 0  # how many documents contain the text of the candidate with their id
     for query_id, query_text in queries.items():
         is_judged_relevant = relevant[query_id].get(query_id, 0) > 0

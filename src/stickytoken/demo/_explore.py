@@ -285,10 +285,9 @@ def _check_filter(column: str, values: object) -> list[str]:
 
 
 def _make_table(content: RunContent, tokens: pl.DataFrame) -> dict[str, Any]:
-    """Return a table as Gradio takes it: the values, by which it sorts, and the texts that it shows."""
     columns = facts.columns(content)
-    values = []
-    texts = []
+    values = []  # by which Gradio sorts
+    texts = []  # that it shows
     for row in tokens.head(_TABLE_ROWS).to_dicts():
         values.append([_make_sort_value(row.get(column.key), column) for column in columns])
         texts.append([_format_cell(row.get(column.key), column) for column in columns])

@@ -334,7 +334,6 @@ def _require_fitting(
     copies: int,
     fits: Callable[[TokenizedText, int], bool],
 ) -> None:
-    """Raise InputError if sentence A or B has no tokens, or if the model cannot read it in full."""
     for name, text in (("sentence A", anchor), ("sentence B", carrier)):
         if not text.words:
             raise InputError(f"{name} has no tokens that {encoder.name} knows: write a text with words")

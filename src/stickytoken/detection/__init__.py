@@ -210,7 +210,6 @@ class _Question:
         pairs: readers.PairSource | None,
         progress: ProgressCallback,
     ) -> _Question:
-        """Check the arguments that `detect` and `probe` share, and fill in defaults."""
         name = choose_method(method, settings, pairs is not None)
         settings = choose_insertion(settings or SETTINGS_OF_METHOD[name](), reads_texts_only(model))
         checks.require_callable("progress", progress)
@@ -233,15 +232,15 @@ class _Question:
         return encoder
 
     def begin_job(self, encoder: Encoder) -> base.Job[Any]:
-        """Return a job that has no tokens yet. It is described as if a user named them, as in a probe."""
         corpus = require_readable(self.corpus, encoder.tokenizer, encoder.name)
         vocabulary = categorize(encoder.tokenizer)
         vocabulary = choose_joinings(vocabulary, encoder.tokenizer, self.settings.inserted_as)
+        # There are no tokens yet. They are described as if a user had named them, as in a probe.
         return base.Job(encoder, self.settings, corpus, vocabulary, [], restricted=True, sampled=False)
 
 
 def _make_plan(method: base.Method, job: base.Job[Any], runner: Runner) -> base.PlanRecord:
-    """Make the plan of a run, and again whenever the server refuses a new text, which is not chosen again."""
+    """The plan is made anew whenever the server refuses a text, which is not chosen again."""
     while True:
         refused_before = len(refused_texts(job.encoder))
         try:

@@ -74,7 +74,7 @@ def find_run(
         return FoundRun(open_run(source), None, [])
     candidates, notes = _whole_runs(runs)
     if isinstance(source, str) and names_endpoint(source):
-        run, encoder = _run_of_endpoint(source, runs, candidates)
+        run, encoder = _open_newest_run_of_endpoint(source, runs, candidates)
         return FoundRun(run, encoder, notes)
     progress(Progress("load", 0, 1))
     encoder = load_for_documents(source, revision=revision)
@@ -86,7 +86,7 @@ def find_run(
             return FoundRun(open_run(path), encoder, notes)
     if encoder.device == "endpoint":  # the caller loaded it, and a detection would cost money
         raise _no_run_of_endpoint(encoder.name, runs)
-    folder = _new_folder(encoder.name, identity, runs)
+    folder = _name_new_folder(encoder.name, identity, runs)
     run = detect(encoder, out=folder, progress=progress, engine=engine)
     return FoundRun(run, encoder, notes)
 
@@ -120,9 +120,10 @@ def _whole_runs(runs: Path) -> tuple[dict[Path, RunRecord], list[str]]:
     return {path: records[path] for path in newest_first}, notes
 
 
-def _run_of_endpoint(model: str, runs: Path, candidates: Mapping[Path, RunRecord]) -> tuple[Run, Encoder]:
-    """Return the newest run of a model behind an endpoint, and its encoder."""
-    for path, record in candidates.items():
+def _open_newest_run_of_endpoint(
+    model: str, runs: Path, candidates: Mapping[Path, RunRecord]
+) -> tuple[Run, Encoder]:
+    for path, record in candidates.items():  # the newest first
         if record.model.name != model:
             continue
         # The options of the endpoint are known from the run only.
@@ -147,15 +148,8 @@ def _no_run_of_endpoint(model: str, runs: Path) -> InputError:
     )
 
 
-def _new_folder(model: str, identity: EncoderIdentity, runs: Path) -> Path | None:
-    """Return the folder of a new run inside ``runs``; None if `detect` chooses it.
-
-    The name depends only on the model and the version of stickytoken, so that the next call continues an
-    interrupted detection.
-
-    Raises:
-        RunError: ``runs`` is itself a run folder, so it cannot hold another run.
-    """
+def _name_new_folder(model: str, identity: EncoderIdentity, runs: Path) -> Path | None:
+    """The name depends only on model and version, so that the next call continues an interrupted run."""
     if RunFolder(runs).holds_run():
         # The caller has found that this run cannot be used.
         raise RunError(
@@ -164,6 +158,6 @@ def _new_folder(model: str, identity: EncoderIdentity, runs: Path) -> Path | Non
             "instead of the model"
         )
     if runs == DEFAULT_FOLDER:
-        return None
+        return None  # `detect` chooses it
     folder_identity = digest([asdict(identity), resume.package_versions()["stickytoken"]])
     return runs / store.default_folder(model, "check", folder_identity).name

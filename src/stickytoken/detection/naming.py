@@ -222,10 +222,7 @@ def _column_of_ids(table: tables.Table) -> list[int]:
 
 
 def _require_agreement(vocabulary: Vocabulary, ids: Sequence[int], names: Sequence[Any], path: Path) -> None:
-    """Raise an error if a table names a token otherwise than the vocabulary entry of its id.
-
-    It may be the table of another model.
-    """
+    """Refuse a table of another model, which names tokens otherwise than the vocabulary does."""
     index_by_id = {token_id: index for index, token_id in enumerate(vocabulary.ids)}
     for row, (token_id, name) in enumerate(zip(ids, names, strict=True), start=1):
         index = index_by_id.get(token_id)

@@ -87,7 +87,7 @@ class Run:
         return f"<Run: {self.record.model.name}, {self.record.method}, {count}, in {self.path}>"
 
     def _repr_html_(self) -> str:
-        """Return how a notebook shows the run: a table of its worst sticky tokens."""
+        """How a notebook shows the run: its worst sticky tokens."""
         titles = {"token_id": "id", "token": "token", "category": "category"}  # keyed by column
         for column in self.listed(self.sticky):
             titles[column.key] = column.title
@@ -135,10 +135,10 @@ class Run:
         has_push = "push" in unflagged.columns
         count_by_rank = max(1, count // 2) if has_push else count
         by_rank = ["confirmed", ranked_by] if "confirmed" in unflagged.columns else [ranked_by]
-        ids = _ids_of_largest(unflagged.drop_nulls(ranked_by), by_rank, count_by_rank)
+        ids = _find_ids_of_largest(unflagged.drop_nulls(ranked_by), by_rank, count_by_rank)
         if has_push:
             remaining = unflagged.filter(~pl.col("token_id").is_in(ids)).drop_nulls("push")
-            ids += _ids_of_largest(remaining, ["push"], count_by_rank)
+            ids += _find_ids_of_largest(remaining, ["push"], count_by_rank)
         # The join keeps the order of the ids.
         strongest = pl.DataFrame({"token_id": ids}, schema={"token_id": pl.Int64})
         return strongest.join(unflagged, on="token_id", maintain_order="left").select(self.tokens.columns)
@@ -332,11 +332,8 @@ def worst_first(tokens: pl.DataFrame) -> pl.DataFrame:
     return tokens.sort(*order, "token_id", nulls_last=True)
 
 
-def _ids_of_largest(tokens: pl.DataFrame, columns: Sequence[str], count: int) -> list[int]:
-    """Return the ids of the tokens with the largest values in the first column, then in the second.
-
-    The columns have no nulls, which polars would sort before the largest values.
-    """
+def _find_ids_of_largest(tokens: pl.DataFrame, columns: Sequence[str], count: int) -> list[int]:
+    """The columns must have no nulls, which polars would sort before the largest values."""
     descending = [*(True for _ in columns), False]  # ascending by id
     ids: list[int] = (
         tokens.sort(*columns, "token_id", descending=descending)["token_id"].head(count).to_list()

@@ -226,8 +226,7 @@ class RunRecord(resume.MeasurementRecord):
 
     @field_validator("result", mode="wrap")
     @classmethod
-    def _of_method(cls, result: Any, _: Any, info: ValidationInfo) -> Any:
-        """Read the result as the record of the run's method."""
+    def _read_result_of_method(cls, result: Any, _: Any, info: ValidationInfo) -> Any:
         if result is None or isinstance(result, base.ResultRecord):
             return result
         if "method" not in info.data:  # it is invalid, which is reported
@@ -242,8 +241,7 @@ _NULLABLE_TEXT_COLUMNS = ("category", "verdict", "severity", "reason")
 _LONGEST_TEXT = 10_000
 
 
-def _defect_of_table(table: pl.DataFrame) -> str | None:
-    """Return what is wrong with a damaged table, as the end of a sentence about it; None if it is usable."""
+def _describe_defect_of_table(table: pl.DataFrame) -> str | None:
     # A missing column counts as one without ids.
     ids = table.get_column("token_id", default=pl.Series([None]))
     if not ids.dtype.is_integer() or ids.null_count() or not ids.is_unique().all():
@@ -251,18 +249,13 @@ def _defect_of_table(table: pl.DataFrame) -> str | None:
     if ids.is_empty():
         return "has no rows"
     for column in table:
-        defect = _defect_of_column(column)
+        defect = _describe_defect_of_column(column)
         if defect is not None:
             return f"has {defect} in the column {column.name!r}"
     return None
 
 
-def _defect_of_column(column: pl.Series) -> str | None:
-    """Return what a damaged column contains, as a phrase such as "rows without text"; None if it is usable.
-
-    The columns of `_TEXT_COLUMNS` and `_NULLABLE_TEXT_COLUMNS` must hold text, and floating-point columns
-    finite numbers.
-    """
+def _describe_defect_of_column(column: pl.Series) -> str | None:
     dtype = column.dtype
     if column.name in _TEXT_COLUMNS + _NULLABLE_TEXT_COLUMNS:
         has_gaps = column.name in _TEXT_COLUMNS and column.null_count() > 0
@@ -327,7 +320,7 @@ class RunFolder(store.ResultFolder):
     ) -> pl.DataFrame:
         table = super().read_table(name, columns, filled)
         if name in (store.TOKENS_FILE, store.VOCABULARY_FILE):
-            defect = _defect_of_table(table)
+            defect = _describe_defect_of_table(table)
             if defect is not None:
                 raise RunError(f"{self.path / name} {defect}: delete the file and run the same command again")
         return table

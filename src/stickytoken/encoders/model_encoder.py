@@ -191,10 +191,9 @@ class ModelEncoder(ABC):
             return self
         with compute.model_lock(self._network):
             self._apply_model_changes()
-            return self._derive_once(f"at {precision}", partial(self._make_lower, precision))
+            return self._derive_once(f"at {precision}", partial(self._make_at_lower_precision, precision))
 
-    def _make_lower(self, precision: Precision) -> Self:
-        """Return an encoder at a lower precision, after comparing its vectors of the samples with its own."""
+    def _make_at_lower_precision(self, precision: Precision) -> Self:
         precisions.require_precision(self._network, precision, self.name)
         if not self._samples:
             raise InputError(
@@ -219,7 +218,6 @@ class ModelEncoder(ABC):
         return other
 
     def _reset(self) -> None:
-        """Read the model again, and drop what was derived from what it was before."""
         self._configure()
         self._forget_derived()
         self._known_input_settings = self._input_settings()
@@ -258,13 +256,8 @@ class ModelEncoder(ABC):
         return vectors[rows]
 
     def _check_inputs(self, contents: Sequence[Content], label: Callable[[int], str]) -> None:
-        """Raise an `EncodingError` that names the first input that the model cannot read, if any.
-
-        Whether an input is readable depends on its length and on its smallest and largest id. All inputs are
-        readable if the shortest and the longest input are readable, and so are the inputs with the smallest
-        and the largest id. Checking only these four inputs avoids a slow loop over all inputs while a GPU
-        waits.
-        """
+        """Check the four most extreme inputs in place of all, because a loop is slow while a GPU waits."""
+        # Whether the model can read an input depends on its length, and on its smallest and largest id.
         lengths = np.fromiter(map(len, contents), np.intp, len(contents))
         extreme_rows = {int(lengths.argmin()), int(lengths.argmax())}
         ids = np.fromiter(itertools.chain.from_iterable(contents), np.int64, int(lengths.sum()))
@@ -281,25 +274,15 @@ class ModelEncoder(ABC):
             raise
 
     def _center(self, exact: NDArray[np.float32]) -> Any:
-        """Return what all vectors share, which is subtracted before those at two precisions are compared.
-
-        Here it is nothing. An encoder whose vectors are all nearly the same returns their mean, because they
-        would agree in any case.
-        """
+        """What all vectors share is subtracted before two precisions are compared: it always agrees."""
         del exact
-        return np.float32(0)
+        return np.float32(0)  # nothing; encoders whose vectors are all nearly the same return their mean
 
     @property
     def _samples(self) -> list[Content]:
         return self._derive_once("samples", self._choose_samples)
 
     def _choose_samples(self) -> list[Content]:
-        """Return sample inputs, as sequences of content ids.
-
-        The first inputs consist of different entries from all parts of the vocabulary. Each further input is
-        one of the first inputs, with copies of a single entry or special token at its end. Inputs that the
-        model cannot read are left out.
-        """
         entries = self.usable_entries()
         special = sorted(self.own_tokenizer.special_ids.intersection(entries))
         sampled_entries = entries[:: max(1, len(entries) // _SAMPLED_ENTRIES)]
@@ -316,8 +299,7 @@ class ModelEncoder(ABC):
         return [content for content in plain_inputs + inputs_with_copies if self.fits(content)]
 
     @property
-    def _rounding(self) -> float:
-        """Machine epsilon of the arithmetic."""
+    def _machine_epsilon(self) -> float:
         if self._precision is None:
             return torch.finfo(self.dtype).eps
         return precisions.ROUNDING[self._precision]

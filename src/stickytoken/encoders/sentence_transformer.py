@@ -113,21 +113,19 @@ class SentenceTransformerEncoder(ModelEncoder):
         self.options = replace(options, prompting=prompting, truncate_dim=self.truncate_dim)
 
     def _run_first_layers(self, layer: int, name: str) -> None:
-        """Replace `self.model` with a copy that runs only the first layers. The user's model is unchanged."""
         shorter = layers.first_layers(self.model, layer, name)
         if shorter is self.model:
             return
         self.layer = layer
-        self.model = shorter
+        self.model = shorter  # a copy: the user's model is unchanged
         self._routed_from = None  # the copy does not reflect later changes to the user's model
 
     def _truncate(self, dimension: int) -> None:
-        """Keep only the first `dimension` components from now on; the user's model stays unchanged."""
         require_components(dimension, self.dimension, self.name)
         if dimension == self.dimension:
             return
         self.truncate_dim = dimension
-        self.model = copy.copy(self.model)  # shallow: it shares the modules
+        self.model = copy.copy(self.model)  # shallow: it shares the modules with the user's model
         self.model.truncate_dim = dimension
         self._network = self.model
         self._reconfigure()
@@ -198,11 +196,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         return limit
 
     def _settings(self) -> tuple[object, ...]:
-        """Return the settings that `_configure` reads, to detect that the user has changed the model.
-
-        The settings include the number of embedding rows and, if `model` is a copy that contains only one
-        route, the settings of the user's model.
-        """
+        """If one of them changes, the user has changed the model, and `_configure` reads it again."""
         model = self.model
         settings: tuple[object, ...] = (
             self.prompt,
@@ -377,17 +371,13 @@ class SentenceTransformerEncoder(ModelEncoder):
         return [entry for entry in self.own_tokenizer.entries if entry < rows]
 
     def _vectors(self, contents: Sequence[Content]) -> NDArray[np.float32]:
-        """Return the vectors of contents, and save computation if the model allows it.
-
-        There are two ways to save computation. If a model's vector is the state of the first token, its last
-        layer can skip all other tokens. If the vector is the state of the last token, a prefix that several
-        inputs share needs to be computed only once. No model allows both.
-        """
         with compute.computing(self._network), self._arithmetic():
+            # If a vector is the state of the first token, the last layer can skip all others.
             last_attention = self._derive_once("last attention", self._find_skippable_attention)
             if last_attention is not None:
                 with first_token.first_token_only(last_attention):
                     return self._runner.vectors(contents)
+            # If it is that of the last token, a prefix that inputs share is computed once.
             reuse = self._derive_once("reuse", self._prepare_prefix_reuse)
             if reuse is not None:
                 vectors = reuse.vectors_if_cheaper(contents)
@@ -436,15 +426,11 @@ class SentenceTransformerEncoder(ModelEncoder):
             limits=self._reuse_limits,
             samples=samples,
             plain_vectors=self._runner.vectors,
-            rounding=self._rounding,
+            rounding=self._machine_epsilon,
         )
 
     def _has_plain_inputs(self) -> bool:
-        """Whether the model's inputs and pooling are so simple that common prefixes can be reused.
-
-        The backbone must take only ids and a known kind of attention mask, with one row per text instead of
-        all texts in one row, and return its last hidden states. The pooling must not skip the prompt.
-        """
+        """Whether inputs and pooling are so simple that common prefixes can be reused."""
         first: Any = self.model[0]
         pooling: Any = self.model[1]
         text_settings = first.modality_config.get("text", {})
@@ -457,16 +443,14 @@ class SentenceTransformerEncoder(ModelEncoder):
             and reads_forward
             and gives_states
             and self.template.token_types is None
-            and not self.template.flat
+            and not self.template.flat  # one row per text
             and not skips_prompt
         )
 
     def _find_skippable_attention(self) -> torch.nn.Module | None:
-        """Return the last layer's attention, if it can skip all tokens but the first; otherwise None.
-
-        A few evenly spaced samples show whether their vectors stay the same.
-        """
+        """The last layer's attention, if it can skip all tokens but the first without changing vectors."""
         attention = first_token.attention_of_last_layer(self.model)  # None for most models
+        # A few evenly spaced samples decide.
         samples = self._samples[:: max(1, len(self._samples) // _FIRST_TOKEN_SAMPLES)]
         if attention is None or not samples:
             return None
@@ -476,7 +460,7 @@ class SentenceTransformerEncoder(ModelEncoder):
                 vectors = self._runner.vectors(samples)
         except ModelError:
             return None  # this version of transformers or a later module needs the states of all tokens
-        return attention if prefixes.agree(vectors, plain_vectors, self._rounding) else None
+        return attention if prefixes.agree(vectors, plain_vectors, self._machine_epsilon) else None
 
     def features(self, contents: Sequence[Content]) -> dict[str, Any]:
         """Return the inputs of the first module for equally long sequences of content ids."""

@@ -146,7 +146,6 @@ class TextEncoderBase(ABC):
         return vectors[[row_of[text] for text in texts]]
 
     def _require_fitting(self, texts: Sequence[str]) -> None:
-        """Raise an EncodingError if a text whose tokens can be counted is longer than the model reads."""
         if self.max_length is None or self._model_tokenizer is None:  # nothing limits or counts tokens
             return
         if isinstance(self.tokenizer, CandidateTokenizer):  # it only estimates the number of tokens
@@ -166,10 +165,9 @@ class TextEncoderBase(ABC):
 
     @cached_property
     def _special_token_count(self) -> int:
-        """Number of special tokens that the tokenizer adds to a text; 0 if it does not say."""
         count_special_tokens = getattr(self._model_tokenizer, "num_special_tokens_to_add", None)
         if count_special_tokens is None:
-            return 0
+            return 0  # it does not say
         try:
             return int(count_special_tokens())
         except TypeError:  # the tokenizers library requires an argument, whether the input is a pair
@@ -253,7 +251,7 @@ class TextEncoder(TextEncoderBase):
         return _sha256(str(fingerprint))
 
     def _forget_derived(self) -> None:
-        """Delete the cached properties, so that they are computed again from the user's object."""
+        # Cached properties, which are computed again from the user's object.
         for name in ("dimension", "tokenizer", "_special_token_count"):
             vars(self).pop(name, None)
 
@@ -362,19 +360,16 @@ class DecodedEncoder(protocol.EncoderWrapper[WordEncoder]):
         return self._encoder.encode(texts, allow_zero=allow_zero)
 
     def encode_ids(self, ids: Sequence[Sequence[int]], *, allow_zero: bool = False) -> NDArray[np.float32]:
-        texts = [self._text_of(content) for content in ids]
+        texts = [self._decode_without_prompt(content) for content in ids]
         return self._encoder.encode(texts, allow_zero=allow_zero)
 
     @cached_property
     def _prompt_ids(self) -> list[int]:
         return self._encoder.content_ids([""])[0]  # the content of an empty text is the prompt
 
-    def _text_of(self, content: Sequence[int]) -> str:
-        """Decode content ids without those of the prompt, and without the last ones if the text is too long.
-
-        The wrapped encoder adds the prompt itself.
-        """
-        # How many ids belong to the prompt. Its last token may have merged with the start of the text.
+    def _decode_without_prompt(self, content: Sequence[int]) -> str:
+        # How many ids belong to the prompt, which the wrapped encoder adds itself. Its last token may have
+        # merged with the start of the text.
         prompt_length = 0
         for content_id, prompt_id in zip(content, self._prompt_ids, strict=False):
             if content_id != prompt_id:

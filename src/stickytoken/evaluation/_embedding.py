@@ -172,12 +172,11 @@ def embed_file(
 
 
 def _encode(encoder: Encoder, texts: Sequence[str]) -> tuple[NDArray[np.float32], int]:
-    """Return the vectors of texts, NaN where the model has none, and how many texts were truncated."""
     if not reads_ids(encoder):  # it truncates or refuses long texts itself
         return encoder.encode(texts, allow_zero=True), 0
     fitted_texts = fit_texts(encoder, texts, room=0, insertion=Insertion.IDS, name="the texts")
     contents = [fitted.content.ids for fitted in fitted_texts]
-    vectors = np.full((len(texts), encoder.dimension), np.nan, np.float32)
+    vectors = np.full((len(texts), encoder.dimension), np.nan, np.float32)  # NaN where there is none
     with_tokens = [row for row, content in enumerate(contents) if content]
     without_tokens = [row for row, content in enumerate(contents) if not content]
     vectors[with_tokens] = encoder.encode_ids([contents[row] for row in with_tokens], allow_zero=True)
@@ -185,4 +184,5 @@ def _encode(encoder: Encoder, texts: Sequence[str]) -> tuple[NDArray[np.float32]
         # All of them have the same vector. A model without special tokens has none for them.
         with suppress(EncodingError):
             vectors[without_tokens] = encoder.encode_ids([()], allow_zero=True)
-    return vectors, sum(fitted.cut for fitted in fitted_texts)
+    truncated_count = sum(fitted.cut for fitted in fitted_texts)
+    return vectors, truncated_count

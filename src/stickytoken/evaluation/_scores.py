@@ -140,13 +140,6 @@ class _Encoding:
     encoder: Encoder
 
     def score(self, scores: Mapping[str, float], seconds: float) -> Score:
-        """Return the `Score` of this way of encoding.
-
-        Args:
-            scores: The scores as fractions, keyed by metric, with NaN where a metric is undefined. The result
-                has percentages, with None in place of NaN.
-            seconds: Time taken to encode the texts and compute the scores, in seconds.
-        """
         percentages = {metric: None if math.isnan(score) else 100 * score for metric, score in scores.items()}
         encoder = self.encoder
         if not isinstance(encoder, CausalPromptEncoder):
@@ -245,16 +238,12 @@ def _score_mteb(encoding: _Encoding, task: MtebTask) -> Score:
 
 
 def _score(encoding: _Encoding, task: Task, texts: Texts, seed: int) -> tuple[Score, NDArray[np.float64]]:
-    """Return the scores of one way of encoding, and the outcomes from which the scores are computed.
-
-    The outcomes have the shape (units, columns); the units are the task's pairs, queries or texts. A few
-    texts of each role are encoded before the clock starts, so that the measured time does not include
-    one-time work, such as building kernels and testing shortcuts.
-    """
     encoders = encoders_of(encoding.encoder, task)
+    # Before the clock starts, because kernels are built and shortcuts tested only once.
     for role, role_texts in texts.items():
         encoders[role].encode(role_texts[:_WARM_UP_TEXTS])
     started = time.perf_counter()
+    # Outcomes have the shape (units, columns). A unit is a pair, a query or a text.
     scores, outcomes = score_task(task, encoders, texts, seed)
     return encoding.score(scores, time.perf_counter() - started), outcomes
 
@@ -269,12 +258,9 @@ def _resample_main_scores(task: Task, outcomes: NDArray[np.float64], seed: int) 
 
 
 def _truncate_texts(encoder: Encoder, task: Task) -> tuple[dict[str, list[str]], int]:
-    """Return the texts that the model reads, keyed by role, and how many of them are truncated.
-
-    If its tokenizer is not known, they are in full.
-    """
     # All ways of encoding get the same texts. A text that fits the given encoder also fits the other ways of
     # encoding, because they only leave out token prepending, which adds a token to each prompt.
+    # They are keyed by role, and returned with the number of those that are truncated.
     whole_texts = {role: list(role_texts) for role, role_texts in task.texts.items()}
     try:
         word_encoder = require_words(encoder, "evaluate")  # raises an error if the encoder has no tokenizer

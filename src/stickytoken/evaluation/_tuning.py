@@ -239,11 +239,10 @@ def layers_scored(
 def _compute_cosines(
     encoder: CausalPromptEncoder, first: Sequence[str], second: Sequence[str], layers: Sequence[int]
 ) -> NDArray[np.float64]:
-    """Return the cosine of each pair of texts after each layer, shape (pairs, layers)."""
     # All texts at once, so that they fill batches; shape (texts, layers, d).
     vectors = encoder.encode_layers([*first, *second], layers).astype(np.float64)
     left = vectors[: len(first)]
     right = vectors[len(first) :]
     norms = np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1)
     cosines: NDArray[np.float64] = (left * right).sum(axis=-1) / norms
-    return cosines
+    return cosines  # shape (pairs, layers)

@@ -87,7 +87,7 @@ def explain(
     carrier_texts = None
     if texts is not None:
         carrier_texts = list_of("texts", "texts", [texts] if isinstance(texts, str) else texts)
-        _require_texts(carrier_texts)
+        _require_usable_texts(carrier_texts)
     corpus = load_sentences(sentences)
     out = None if out is None else file_path("out", out)
     if out is not None:
@@ -123,8 +123,7 @@ def explain(
     return Explanation(explanations)
 
 
-def _require_texts(texts: Sequence[object]) -> None:
-    """Raise an InputError if the user's texts cannot be carriers, whatever the model is."""
+def _require_usable_texts(texts: Sequence[object]) -> None:
     if not texts:
         raise InputError("texts is empty: pass at least one text, or leave texts out")
     for text in texts:
@@ -153,10 +152,6 @@ def _choose_ids(encoder: IdEncoder, vocabulary: Vocabulary, tokens: TokenSource)
 
 
 def _require_unlocked(folder: Path, tokens: TokenSource | None, run: Run | None) -> None:
-    """Raise an error if another process is explaining one of the tokens in this folder.
-
-    A token that is named by its text is checked only if the run contains that token.
-    """
     requested = _choose_worst(run) if tokens is None else tokens
     names: Sequence[object] = requested if isinstance(requested, (list, tuple)) else [requested]
     # The vocabulary is not known yet: this check comes before the model is loaded.
@@ -164,6 +159,7 @@ def _require_unlocked(folder: Path, tokens: TokenSource | None, run: Run | None)
     for name in names:
         token_id = ids_in_run.get(name) if isinstance(name, str) else name
         if isinstance(token_id, Integral):
+            # Another process may be explaining the token in this folder.
             ResultFolder(folder / str(token_id)).require_unlocked()
 
 

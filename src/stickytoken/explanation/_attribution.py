@@ -38,8 +38,7 @@ class _Pair:
     similarity_before: float  # cosine of the pair without copies
 
     @property
-    def size(self) -> int:
-        """Total number of tokens in the two texts."""
+    def token_count(self) -> int:
         return len(self.carrier_ids) + len(self.anchor_ids)
 
 
@@ -112,10 +111,10 @@ class Attributor:
         carriers = self.material.carriers[: self.settings.attribution_carriers]
         attributed_ids = [token_id, *benign_ids[: self.settings.attribution_benign]]
         paired_carriers = self.material.carriers[: self.settings.pairs]
-        pairs = [self._pair_with_anchor(carrier, token_id) for carrier in paired_carriers]
+        pairs = [self._pair_with_unrelated_anchor(carrier, token_id) for carrier in paired_carriers]
         # The work is counted in parts of texts. In a pair, each token is a part of its own.
         part_count = sum(len(set(carrier.labels)) for carrier in carriers)
-        total = len(attributed_ids) * part_count + sum(pair.size for pair in pairs)
+        total = len(attributed_ids) * part_count + sum(pair.token_count for pair in pairs)
         stored = _StoredResults(folder, progress, total)
         progress(Progress("attribution", 0, total))
 
@@ -134,16 +133,11 @@ class Attributor:
         attributed_pairs = []
         for number, pair in enumerate(pairs):
             compute = partial(self._divide_similarity, pair)
-            result = stored.read_or_compute("pair", number, token_id, pair.size, compute)
+            result = stored.read_or_compute("pair", number, token_id, pair.token_count, compute)
             attributed_pairs.append(AttributedPair(pair, np.array(result["matrix"])))
         return Attribution(by_token, attributed_pairs)
 
-    def _pair_with_anchor(self, carrier: PlacedCarrier, token_id: int) -> _Pair:
-        """Pair a carrier with one unrelated anchor.
-
-        The anchor is the one with the median similarity among all anchors that are unrelated to the carrier
-        without copies (see `Surroundings.find_unrelated`).
-        """
+    def _pair_with_unrelated_anchor(self, carrier: PlacedCarrier, token_id: int) -> _Pair:
         vector = self._encode_without_copies(carrier)
         similarities = self.surroundings.anchors @ unit_vectors(vector)
         unrelated = np.flatnonzero(self.surroundings.find_unrelated(vector))
@@ -163,7 +157,6 @@ class Attributor:
         return vector
 
     def _measure_contributions(self, carrier: PlacedCarrier, token_id: int) -> dict[str, float]:
-        """Return what copies and carrier add to the similarity with unrelated anchors, on average."""
         vector = self._encode_without_copies(carrier)
         unrelated = self.surroundings.anchors[self.surroundings.find_unrelated(vector)]  # unit vectors
         # A carrier may lack a `Part`, such as the prompt, but `divide_vector` needs consecutive numbers.
@@ -171,13 +164,14 @@ class Attributor:
         labels = [present_parts.index(label) for label in carrier.labels]
         # One vector per part, shape (parts, d). They sum to the unit vector of the text.
         vectors_of_parts = divide_vector(self.encoder, carrier.with_copies(token_id), labels)
+        # What each part adds to the similarity with unrelated anchors, on average.
         means_of_parts = (vectors_of_parts @ unrelated.T).mean(axis=1).tolist()
         mean_by_part = dict(zip(present_parts, means_of_parts, strict=True))
         # A carrier may consist of its prompt alone.
         return {_FROM_COPIES: mean_by_part[Part.COPIES], _FROM_CARRIER: mean_by_part.get(Part.CARRIER, 0.0)}
 
     def _divide_similarity(self, pair: _Pair) -> dict[str, Any]:
-        """Divide the similarity of a pair among its tokens, each of which is a part of its own."""
+        # Each token is a part of its own.
         carrier = divide_vector(self.encoder, pair.carrier_ids, range(len(pair.carrier_ids)))
         anchor = divide_vector(self.encoder, pair.anchor_ids, range(len(pair.anchor_ids)))
         return {"matrix": carrier @ anchor.T}  # shape (carrier tokens, anchor tokens)
@@ -196,7 +190,6 @@ class _StoredResults:
     def read_or_compute(
         self, stage: str, index: int, token_id: int, work: int, compute: Callable[[], dict[str, Any]]
     ) -> dict[str, Any]:
-        """Return a result that is stored, or else computed, and report that its ``work`` is done."""
         result, is_new = files.read_or_compute(self.folder, stage, index, token_id, compute)
         self.done += work
         if is_new:

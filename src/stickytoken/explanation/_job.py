@@ -288,17 +288,13 @@ class Job:
     def _make_text_rows(
         self, token_id: int, benign_ids: Sequence[int], measured: Mapping[str, Mapping[str, Any]]
     ) -> list[dict[str, Any]]:
-        """Return the table rows of all measures that were taken on the carriers with copies.
-
-        ``measured`` is the result of `measuring.measure`, read from JSON, whose keys are strings. Most
-        measures are stored for each token, keyed by its id. The distances between tokens are stored only for
-        the examined token: the first item belongs to this token, and the others to its benign tokens.
-        """
+        """``measured`` is the result of `measuring.measure`, read from JSON, whose keys are strings."""
         values_by_token = {int(key): values for key, values in measured["values"].items()}
         rows: list[dict[str, Any]] = []
         for name, values in values_by_token[token_id].items():
             benign_values = np.array([values_by_token[benign_id][name] for benign_id in benign_ids])
             rows += make_measure_rows(name, np.array(values), benign_values, self.settings.confidence)
+        # Stored for the examined token only: the first item is its own, the others are its benign tokens'.
         for name, distances in measured["distances"][str(token_id)].items():
             token_distances = np.array(distances[0])  # shape (carriers, layers + 1)
             benign_distances = np.array(distances[1:])
@@ -317,9 +313,8 @@ class Job:
         return rows
 
     def _make_matrix_rows(self, token_id: int, benign_ids: list[int]) -> list[dict[str, Any]]:
-        """Return the table rows of the measures of the embedding matrix; none if it is not exposed."""
         if self.matrix is None:
-            return []
+            return []  # the model exposes none
         row_count = len(self.matrix.rows)  # a vocabulary may have more entries
         available_ids = [token.id for token in self.vocabulary.available if token.id < row_count]
         rows: list[dict[str, Any]] = []

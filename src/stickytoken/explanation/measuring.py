@@ -191,7 +191,6 @@ def _choose_anchors(encoder: IdEncoder, texts: Sequence[str], carriers: Sequence
 def _place_user_texts(
     encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[str]
 ) -> list[PlacedCarrier]:
-    """Return the user's texts as carriers; raise an InputError for a text that cannot be used."""
     carriers = place_copies(encoder, settings, texts)
     for carrier in carriers:
         text = carrier.text[:_SHOWN_CHARACTERS]
@@ -285,11 +284,6 @@ def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[
 def _average_attention_on_copies(
     attention: Floats, labels: NDArray[np.intp], *, from_copies: bool = True
 ) -> Floats:
-    """Return the share of a position's attention that goes to the copies, shape (layers, heads).
-
-    It is the mean over all positions or, unless ``from_copies``, over those of other parts. ``attention`` is
-    `Inside.attention`, and ``labels`` has the `Part` of each position.
-    """
     attending_counts = np.bincount(labels, minlength=len(Part)).astype(np.float64)  # positions in each part
     if not from_copies:
         attending_counts[Part.COPIES] = 0
@@ -297,6 +291,7 @@ def _average_attention_on_copies(
     # the mean over all positions. A part without positions is left out, because its attention is NaN.
     has_positions = attending_counts > 0
     weights = attending_counts[has_positions] / attending_counts.sum()
+    # Shape (layers, heads).
     shares: Floats = attention[:, :, has_positions, Part.COPIES] @ weights
     return shares
 
@@ -393,7 +388,6 @@ def _count_carriers_at_a_time(inspector: Inspector, carriers: Sequence[PlacedCar
 
 
 def _average_states_of_copies(insides: Sequence[Inside]) -> Floats | None:
-    """Return the mean state of the copies in each carrier; None if the model exposes no hidden states."""
     means = []
     for inside in insides:
         if inside.hidden is None:
@@ -404,20 +398,17 @@ def _average_states_of_copies(insides: Sequence[Inside]) -> Floats | None:
 
 
 def _measure_distances_from_benign(states: Sequence[Floats]) -> Floats:
-    """Return cosine and Euclidean distances from benign tokens, shape (2, tokens, carriers, layers + 1).
-
-    ``states`` are the mean states of the copies, shape (carriers, layers + 1, D), of the token and then of
-    each benign token. A benign token is compared with the others, so its own states are not in their mean.
-    """
+    """``states`` has arrays of shape (carriers, layers + 1, D): of the token, then of each benign token."""
     benign = np.stack(states[1:])  # shape (benign tokens, carriers, layers + 1, D)
     centres = [benign.mean(axis=0)]
+    # A benign token is compared with the others, so its own states are not in their mean.
     centres += [np.delete(benign, index, axis=0).mean(axis=0) for index in range(len(benign))]
     cosine_distances = []
     euclidean_distances = []
     for token_states, centre in zip(states, centres, strict=True):
         cosine_distances.append(1 - _compute_cosine(token_states, centre))
         euclidean_distances.append(np.linalg.norm(token_states - centre, axis=-1))
-    return np.stack([cosine_distances, euclidean_distances])
+    return np.stack([cosine_distances, euclidean_distances])  # shape (2, tokens, carriers, layers + 1)
 
 
 def _join_distances(distances_of_groups: Sequence[Floats]) -> dict[str, Floats]:

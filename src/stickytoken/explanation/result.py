@@ -128,7 +128,6 @@ def describe_verdict(
 
 
 def _describe_strongest(rows: Sequence[dict[str, Any]], differences: Sequence[Finding]) -> dict[str, str]:
-    """Return a clause about the strongest finding of each area, keyed by area, in `_AREA_ORDER`."""
     layers = [row["layer"] for row in rows if row["layer"] is not None]
     last_layer = max(layers, default=None)
     strongest: dict[str, str] = {}  # keyed by area; the first finding of an area is its strongest
@@ -138,15 +137,14 @@ def _describe_strongest(rows: Sequence[dict[str, Any]], differences: Sequence[Fi
 
 
 def _find_lift_beside_benign(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the row with the token's lift; None unless both it and the lift of benign tokens are known."""
     for row in rows:
+        # "outside" is None unless the lift of the token and that of benign tokens are known.
         if row["measure"] == _LIFT and row["outside"] is not None:
             return row
     return None
 
 
 def _describe_lift(rows: Sequence[dict[str, Any]]) -> str:
-    """Return a clause about the token's rise in similarity to unrelated texts; empty if it is unknown."""
     for row in rows:
         if row["measure"] == _LIFT and row["value"] is not None:
             mean = f"mean of the benign tokens {row['benign_mean']:.3f}"
@@ -204,7 +202,7 @@ def _describe_interval(lift: Mapping[str, Any]) -> str:
 
 
 def _describe_finding(finding: Finding, last_layer: int | None) -> str:
-    """Describe a finding; ``last_layer`` is None only where no finding begins in a layer."""
+    """``last_layer`` is None only where no finding begins in a layer."""
     notes = [f"benign {finding.benign_mean:.3f}"]
     if finding.deviations is not None:
         notes.append(f"{finding.deviations:+.1f} SD")

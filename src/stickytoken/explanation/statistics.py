@@ -104,20 +104,18 @@ class _Scale:
         return bool(np.isfinite(self.low) and np.isfinite(self.high))
 
     def scaled(self, values: Any) -> Any:
-        """Convert values of the measure to log-odds; return them unchanged if a bound is infinite."""
         if not self.has_two_bounds:
             return values
         shares = (values - self.low) / (self.high - self.low)
         return scipy.special.logit(np.clip(shares, _CLIPPED_SHARE, 1 - _CLIPPED_SHARE))
 
     def unscaled(self, values: Any) -> Any:
-        """Convert scaled values back to values of the measure, and keep them within its bounds."""
         if not self.has_two_bounds:
             return np.clip(values, self.low, self.high)
         return self.low + (self.high - self.low) * scipy.special.expit(values)
 
     def slope(self, values: Any) -> Any:
-        """Return the derivative of the measure with respect to its scaled value, at these scaled values."""
+        """The derivative of the measure with respect to its scaled value, at these scaled values."""
         if not self.has_two_bounds:
             return 1.0
         share = scipy.special.expit(values)
@@ -229,10 +227,7 @@ def compare(values: Floats, benign: Floats, confidence: float, family: int, boun
 
 
 def _compute_interval(values: Floats, scale: _Scale, confidence: float) -> tuple[Floats, Floats]:
-    """Return both ends of Student's interval of the mean over carriers, computed on ``scale``.
-
-    ``values`` has the shape (carriers, places), and each end the shape (places,).
-    """
+    """Student's interval of the mean over carriers: both ends (places,) of values (carriers, places)."""
     count = len(values)
     value = values.mean(axis=0)
     if count == 1:  # one text says nothing about how texts vary
@@ -333,11 +328,7 @@ def make_head_rows(heads: Floats, benign: Floats, confidence: float) -> list[dic
 
 
 def _compare_distributions(values: Floats, benign: Floats) -> dict[str, float]:
-    """Return how far a token's values in all carriers are from those of the benign tokens.
-
-    Beside each distance is the largest of a benign token from the others. ``values`` has the shape
-    (carriers,), and ``benign`` the shape (k, carriers).
-    """
+    """Each distance and the largest of a benign token from the others; benign has the shape (k, carriers)."""
     wasserstein, divergence = compute_distances(values, benign.ravel())
     benign_wasserstein = []
     benign_divergence = []

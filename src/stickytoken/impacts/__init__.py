@@ -239,7 +239,7 @@ _MTEB_TEXTS = 5_000
 def _count_texts_by_stage(
     tasks: Sequence[AnyTask], conditions: Sequence[Condition], settings: ImpactSettings
 ) -> dict[str, int]:
-    """Return roughly how many texts each stage encodes, by which its progress counts."""
+    """The numbers are rough, and only for the display of progress."""
     texts_by_stage: dict[str, int] = {}
     for task in tasks:
         if isinstance(task, MtebTask):
@@ -286,10 +286,6 @@ def _load_tasks(sources: Sequence[TaskSource]) -> tuple[list[AnyTask], list[str]
 
 
 def _choose_sticky(run: Run | None, settings: ImpactSettings) -> list[int]:
-    """Return the ids of the sticky tokens to measure if the caller names none: the worst of the run.
-
-    With the edits of Chen et al., they are all sticky tokens of the run.
-    """
     if run is None:
         raise InputError(
             "no tokens to measure: name them (--tokens), or pass the folder of a finished run, which "
@@ -297,7 +293,8 @@ def _choose_sticky(run: Run | None, settings: ImpactSettings) -> list[int]:
         )
     if settings.edits is not Edits.PAPER:
         return worst_tokens(run, settings.sticky)
-    if "sticky_score" in run.sticky.columns:  # Chen et al. order tokens by score, which only std computes
+    # Chen et al. take all sticky tokens, in the order of their scores, which only std computes.
+    if "sticky_score" in run.sticky.columns:
         by_score = run.sticky.sort("sticky_score", "token_id", descending=[True, False])
         return by_score["token_id"].to_list()
     return worst_tokens(run, len(run.sticky))

@@ -138,14 +138,12 @@ class _TaskEditor:
     """
 
     def __init__(self, kind: str, condition: Condition) -> None:
-        """Start the random stream, which runs through all splits of a task of this kind."""
         self.edited = 0
         self._kind = kind
         self._tokens = [token.text for token in condition.tokens]
-        self._stream = random.Random(condition.seed)
+        self._stream = random.Random(condition.seed)  # runs through all splits of a task
 
     def edit_data(self, data: Any) -> Any:
-        """Return the data of a split, or of all splits below it, with edited texts."""
         if isinstance(data, Mapping) and "corpus" in data:  # a split of retrieval or reranking
             return {**data, "corpus": self._edit_corpus(data)}
         if isinstance(data, Mapping):  # splits or languages by name
@@ -157,10 +155,6 @@ class _TaskEditor:
         return data.remove_columns(column).add_column(column, self._edit_texts(texts))
 
     def _edit_corpus(self, data: Mapping[str, Any]) -> Any:
-        """Return the documents with edited texts, which begin with their titles.
-
-        In reranking, documents that answer a query are not edited.
-        """
         corpus = data["corpus"]
         has_titles = "title" in corpus.column_names
         titles = corpus["title"][:] if has_titles else [""] * len(corpus)
@@ -249,12 +243,7 @@ class _MtebWork(GroupWork):
         return rows, sum(row[_TEXTS] for row in row_by_seed.values())
 
     def _depends_on_seed(self, condition: Condition) -> bool:
-        """Return whether the seed of a condition changes the edited texts.
-
-        It does if the places of the copies are random. It also does if there are several tokens, because the
-        order of their copies is random, and with the edits of the paper.
-        """
-        if condition.draws_token:
+        if condition.draws_token:  # for each text, as the edits of the paper do
             return True
         has_copies = bool(condition.tokens)
         has_random_places = self.settings.placement is Placement.RANDOM

@@ -188,7 +188,7 @@ class TaskWork(GroupWork):
         return rows, sum(map(len, new_vectors.values()))
 
     def _make_published_probes(self, role: str, condition: Condition, encoder: Encoder) -> list[Probe]:
-        """Return all texts with a role, edited as by Chen et al. (2025), as inputs of the encoder."""
+        """The edits are those of Chen et al. (2025)."""
         texts = list(self.task.texts[role])
         indices = find_edited_indices(self.task, role)
         to_edit = [texts[index] for index in indices]
@@ -251,7 +251,7 @@ def run_task(runner: TaskRunner, task: Task) -> tuple[NDArray[np.float64], TaskR
         encoder = encoders[role]
         room = 0
         if role in edited_roles:
-            _require_same_tokens(runner.encoder, encoder, insertion)
+            _require_same_tokenizer(runner.encoder, encoder, insertion)
             room = compute_room(encoder, runner.conditions, settings.copies, insertion)
         fitted_by_role[role] = fit_texts(encoder, texts, room, insertion, task.name)
     all_fitted = list(chain.from_iterable(fitted_by_role.values()))
@@ -287,8 +287,7 @@ def run_task(runner: TaskRunner, task: Task) -> tuple[NDArray[np.float64], TaskR
     return outcomes, make_task_record(task, len(all_fitted), edited_count, truncated_count)
 
 
-def _require_same_tokens(measured: Encoder, edited: Encoder, insertion: Insertion) -> None:
-    """Raise an error if token ids of the model would be inserted into texts that another tokenizer reads."""
+def _require_same_tokenizer(measured: Encoder, edited: Encoder, insertion: Insertion) -> None:
     if insertion is Insertion.IDS and measured.identify().tokenizer != edited.identify().tokenizer:
         raise InputError(
             f"{measured.name} reads queries and documents with different tokenizers, so copies cannot be "

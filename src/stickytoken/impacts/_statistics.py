@@ -134,12 +134,11 @@ class _Groups:
 
     @cached_property
     def groups(self) -> list[tuple[Condition, ...]]:
-        """The groups of conditions. A group holds all repetitions of the same tokens."""
-        return group_by_tokens(self.conditions)
+        return group_by_tokens(self.conditions)  # a group has all repetitions of the same tokens
 
     @cached_property
     def weights(self) -> NDArray[np.float64]:
-        """Weights of the mean over the repetitions of each group, shape (groups, conditions)."""
+        # The product of a row and the scores of all conditions is the mean over the repetitions of a group.
         weights = np.zeros((len(self.groups), len(self.conditions)))
         first_of_group = 0
         for row, group in enumerate(self.groups):  # the conditions of a group are next to each other
@@ -148,14 +147,6 @@ class _Groups:
         return weights
 
     def weights_of(self, kind: Kind) -> NDArray[np.float64]:
-        """Return the rows of `weights` that belong to single tokens of a kind, or to clean texts.
-
-        Mixtures of several tokens in a text are left out. The product of a row and the scores of all
-        conditions is the token's mean score over repetitions.
-
-        Returns:
-            The weights, shape (tokens of this kind, conditions); one row for clean texts.
-        """
         selected_groups = []
         for index, group in enumerate(self.groups):
             condition = group[0]  # all conditions of a group have the same kind and the same tokens
@@ -163,6 +154,7 @@ class _Groups:
             is_mixture = len(condition.tokens) > 1 and not condition.draws_token
             if condition.kind is kind and not is_mixture:
                 selected_groups.append(index)
+        # Shape (tokens of this kind, conditions); clean texts have one row.
         return self.weights[selected_groups]
 
 
@@ -220,11 +212,7 @@ def _make_condition_rows(
     confidence: float,
     tokens_by_id: Mapping[int, TokenRecord],
 ) -> Rows:
-    """Return a row for each group of repetitions: its mean score, and the drop from that on clean texts.
-
-    ``resampled_scores`` has the scores on all units in its first row; see `stickytoken.intervals.resampled`.
-    """
-    scores_on_all_units = resampled_scores[0]
+    scores_on_all_units = resampled_scores[0]  # the other rows are on samples of them
     (clean_weights,) = groups.weights_of(Kind.CLEAN)
     scores = combine(groups.weights, scores_on_all_units).tolist()
     drops = contrast_intervals(resampled_scores, clean_weights - groups.weights, confidence)

@@ -29,7 +29,6 @@ class _Returned:
     weights: torch.Tensor
 
     def equals(self, weights: torch.Tensor) -> bool:
-        """Return whether ``weights`` equal `self.weights`, even if they are on different devices."""
         if self.weights is weights:
             return True
         return self.weights.shape == weights.shape and torch.equal(

@@ -60,7 +60,6 @@ class Inside:
 
 
 def _to_numpy(values: torch.Tensor, dtype: torch.dtype = torch.float64) -> Any:
-    """Copy the values to main memory as a NumPy array."""
     return values.detach().to(dtype).cpu().numpy()
 
 
@@ -136,7 +135,7 @@ class Inspector(ABC):
         lengths = [self._length(len(content)) for content in texts]
         try:
             with computing(self._network):
-                for batch in self._batches(lengths):
+                for batch in self._divide_to_fit_memory(lengths):
                     batch_contents = [texts[index] for index in batch]
                     batch_labels = [labels[index] for index in batch]
                     batch_insides = self.look_at_batch(batch_contents, batch_labels, around_label)
@@ -152,8 +151,7 @@ class Inspector(ABC):
             require_usable(vectors, self.encoder.name, quote, allow_zero=False)
         return in_order
 
-    def _batches(self, lengths: Sequence[int]) -> Iterator[NDArray[np.intp]]:
-        """Yield the indices of texts of equal length whose states and attention weights fit into memory."""
+    def _divide_to_fit_memory(self, lengths: Sequence[int]) -> Iterator[NDArray[np.intp]]:
         # Guesses take the place of what the model does not declare.
         config = getattr(self._backbone, "config", None)
         heads = getattr(config, "num_attention_heads", None) or 32
@@ -271,11 +269,7 @@ class ModuleInspector(Inspector):
     def _look_at_static_batch(
         self, contents: Sequence[tuple[int, ...]], part_labels: NDArray[np.intp], is_in_part: torch.Tensor
     ) -> list[Inside]:
-        """Return the internal states of a static model, which pools embeddings by their mean, for each text.
-
-        ``part_labels`` (texts, T) and ``is_in_part`` (texts, T, parts) say the same: which part a position
-        belongs to.
-        """
+        # `part_labels` (texts, T) and `is_in_part` (texts, T, parts) both say which part a position is in.
         weight = self._embeddings.weight
         embeddings = weight[torch.tensor(contents, device=weight.device)].float()  # shape (texts, T, D)
         # The mean over all T positions, as a sum over parts. t: text, q: position, g: part, d: component
@@ -310,10 +304,7 @@ class ModuleInspector(Inspector):
 def _pool_by_part(
     pooling: Any, inputs: dict[str, Any], is_in_part: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return what a module pools of all states (texts, P), and of those of each part (texts, parts, P).
-
-    The second result is None if the pooled states are not the sum of those of the parts.
-    """
+    """Pool all states (texts, P), and those of each part (texts, parts, P); None if these don't add up."""
     states = inputs["token_embeddings"]  # of all positions, shape (texts, T, D)
 
     def pool(states: torch.Tensor) -> Any:

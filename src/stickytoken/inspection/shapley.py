@@ -71,10 +71,7 @@ def divide_vector(
 
 
 def _compute_exact_weights(count: int) -> dict[_Step, float]:
-    """Return the share of all orders of the parts in which each step occurs.
-
-    A step, the key, is a part and the set of parts that come before it.
-    """
+    """The share of all orders in which each step occurs: a part and the set of parts before it."""
     weights: dict[_Step, float] = {}
     for part in range(count):
         others = [other for other in range(count) if other != part]
@@ -87,10 +84,7 @@ def _compute_exact_weights(count: int) -> dict[_Step, float]:
 
 
 def _sample_weights(count: int) -> dict[_Step, float]:
-    """Return the share of random orders of the parts in which each step occurs.
-
-    A step, the key, is a part and the set of parts that come before it.
-    """
+    """The share of random orders in which each step occurs: a part and the set of parts before it."""
     generator = np.random.default_rng((0, count))  # texts with as many parts get the same orders
     # In one order, ``count`` sets of parts are encoded: a set after every added part.
     pair_count = max(_MIN_ORDERS, ENCODED_TEXTS // count) // 2
@@ -112,10 +106,7 @@ def _encode_subsets(
     subsets: Iterable[frozenset[int]],
     watch: Watch | None,
 ) -> dict[frozenset[int], Floats]:
-    """Return, for each set of parts, the unit vector of the text that consists of these parts only.
-
-    The vector is zero for the empty set, and for parts that the model encodes as zeros.
-    """
+    """The unit vector of each set of parts; zero for the empty one, and if the model gives zeros."""
     not_empty = [subset for subset in subsets if subset]
     # Texts of similar length fill batches, and a fixed order gives the same numbers again.
     by_size = sorted(not_empty, key=lambda subset: (len(subset), sorted(subset)))

@@ -118,10 +118,6 @@ class PromptInspector(Inspector):
         )
 
     def _join_prompts(self, insides: Sequence[Inside]) -> Inside:
-        """Return the internal states for one text, from those in each of the prompts.
-
-        The positions of all prompts are joined, and vectors and pooled states are averaged.
-        """
         vector = np.stack([inside.vector for inside in insides]).mean(axis=0)
         hidden = [inside.hidden for inside in insides if inside.hidden is not None]
         # `_look_at_prompt` always pools; the conditions are for mypy.
@@ -138,10 +134,7 @@ class PromptInspector(Inspector):
 
 
 def _average_attention(insides: Sequence[Inside]) -> NDArray[np.float64] | None:
-    """Return the mean over prompts, weighted by how many positions the attending part has in each.
-
-    The shape is that of `Inside.attention`: (layers, heads, attending parts, attended parts).
-    """
+    """The mean over prompts, weighted by the attending part's positions; shaped like `Inside.attention`."""
     weights = [inside.attention for inside in insides if inside.attention is not None]
     if len(weights) != len(insides):  # the model exposes none
         return None
@@ -162,10 +155,6 @@ def _average_attention(insides: Sequence[Inside]) -> NDArray[np.float64] | None:
 def _spread_over_positions(
     model: PromptedModel, row: PromptRow, values: Sequence[int], template_value: int
 ) -> torch.Tensor:
-    """Return a tensor with one value per position of a prompt with a text: those of the text's tokens.
-
-    The positions around the text get ``template_value``.
-    """
     prompt = model.prompts[row.prompt]
     by_position = torch.full((prompt.length(len(row.content)),), template_value)
     for content_range in prompt.content_ranges(len(row.content)):  # two in an echo, which repeats the text

@@ -85,7 +85,6 @@ class CausalPromptEncoder(ModelEncoder):
         super().__init__(self._decoder.model, name, precision)
 
     def _configure(self) -> None:
-        """Set `prompted`, the tokenizers, `max_length` and the runner, from the model and `reading`."""
         with_placeholder = self.reading.prepending is not None
         self.prompted = PromptedModel(self._decoder, self.reading, self._get_tokenizer_copy(with_placeholder))
         self.own_tokenizer = self._get_tokenizer_copy(with_placeholder=False).tokenizer
@@ -96,10 +95,7 @@ class CausalPromptEncoder(ModelEncoder):
         self._runner = self._make_runner()
 
     def _get_tokenizer_copy(self, with_placeholder: bool) -> OwnTokenizer:
-        """Return a copy of the user's tokenizer, with or without the placeholder of token prepending.
-
-        Copying takes seconds, so each copy is made only once.
-        """
+        """Copying takes seconds, so each copy is made only once."""
         if with_placeholder not in self._tokenizers:
             copied = copy_tokenizer(self.user_tokenizer, self.name, with_placeholder)
             self._tokenizers[with_placeholder] = copied
@@ -107,7 +103,7 @@ class CausalPromptEncoder(ModelEncoder):
 
     def _make_runner(self) -> PromptRunner:
         return PromptRunner(
-            self.prompted, self._token_budget, reuse=self._reuse_limits, rounding=self._rounding
+            self.prompted, self._token_budget, reuse=self._reuse_limits, rounding=self._machine_epsilon
         )
 
     def _settings(self) -> tuple[object, ...]:

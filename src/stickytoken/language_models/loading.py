@@ -66,7 +66,7 @@ def load_language_model(source: ModelSource, spec: EncoderSpec, saved_modules: l
     normalize = False
     if was_saved:  # the saved settings replace the user's options, which must be the defaults
         class_names = [module.rpartition(".")[2] for module in saved_modules]
-        normalize = _find_normalization(class_names, repr(source.name))
+        normalize = _is_followed_by_normalize(class_names, repr(source.name))
         options = _read_saved_prompting(source, options, settings_file)
     if options.prompt is None:
         known_prompts = ", ".join(PROMPTS)
@@ -127,7 +127,7 @@ def encoder_of_module(model: SentenceTransformer, spec: EncoderSpec, name: str) 
             f"{name} truncates its vectors to {model.truncate_dim}, but a model with a prompt needs vectors "
             "of full length: set its truncate_dim to None"
         )
-    normalize = _find_normalization([type(module).__name__ for module in model], name)
+    normalize = _is_followed_by_normalize([type(module).__name__ for module in model], name)
     if spec.prompting != Prompting():
         raise InputError(f"{name} is already loaded with its prompt and layers: leave out the prompt options")
     causal_prompt: Any = model[0]
@@ -157,8 +157,7 @@ def _refuse_route(spec: EncoderSpec, name: str) -> None:
         )
 
 
-def _find_normalization(modules: list[str], name: str) -> bool:
-    """Return whether the model scales its vectors to length 1; raise an error for any other later module."""
+def _is_followed_by_normalize(modules: list[str], name: str) -> bool:
     if modules not in (["CausalPrompt"], ["CausalPrompt", "Normalize"]):
         raise InputError(
             f"{name} has the modules {', '.join(modules)}: only Normalize is supported after CausalPrompt"

@@ -541,10 +541,7 @@ def _find_problem(values: pl.Series, required_type: Any, *, is_filled: bool) -> 
 
 
 def _to_parquet(frame: pl.DataFrame, metadata: dict[str, str] | None = None) -> bytes:
-    """Return a table as the bytes of a Parquet file.
-
-    The bytes are built in memory, so that a full disk raises an OSError only when they are written.
-    """
+    """The bytes are built in memory, so that a full disk raises an OSError only when they are written."""
     buffer = io.BytesIO()
     frame.write_parquet(buffer, metadata=metadata)
     return buffer.getvalue()

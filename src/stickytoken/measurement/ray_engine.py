@@ -416,10 +416,7 @@ class RayEngine:
         return _Worker(actor, actor.load.remote())
 
     def _wait_for_answer(self) -> tuple[_Worker, Any]:
-        """Wait for the next answer of any worker; return the worker, and Ray's reference to the answer.
-
-        It is the report of a worker that was loading the model, or else a shard that was computed.
-        """
+        """The answer is the report of a worker that was loading the model, or a shard that was computed."""
         worker_by_reference: dict[Any, _Worker] = {}
         for worker in self._workers:
             references = list(worker.shards) if worker.is_ready else [worker.loading]
@@ -436,11 +433,6 @@ class RayEngine:
         return worker_by_reference[finished[0]], finished[0]
 
     def _admit_worker(self, worker: _Worker, report: WorkerReport) -> None:
-        """Let a worker compute shards if it has the same package and model as this process.
-
-        Raises:
-            RunError: the version or the model is another.
-        """
         if report.version != __version__:
             raise RunError(
                 f"the worker on {report.host} has stickytoken {report.version}, but this process has "

@@ -192,10 +192,7 @@ class TokenWork:
 def _count_copies_seen(
     encoder: Encoder, tokens: Sequence[Token], probes: Sequence[Probe], carrier_texts: Sequence[str]
 ) -> list[list[int]]:
-    """Count, for each token, how often its id is in each of its probes and not in the carrier without copies.
-
-    A probe is a carrier text with copies. ``probes`` has one for each carrier, token by token.
-    """
+    """``probes`` has each carrier text with copies, token by token."""
     ids_of_carriers = encoder.content_ids(carrier_texts)
     # All at once, which is faster than token by token. All probes are texts; the condition is for mypy.
     ids_of_probes = encoder.content_ids([probe for probe in probes if isinstance(probe, str)])

@@ -99,10 +99,10 @@ def repair(
         chosen_task, _notes_on_task = find_task(task)
     else:
         chosen_task = kinds_task()
-    model = _load_model(encoder, opened, folder)
+    model = _load_repairable_model(encoder, opened, folder)
     vocabulary = categorize(model.encoder.tokenizer)
     ids = _choose_ids(opened, vocabulary, tokens)
-    sentences_to_read, note_on_corpus = _choose_corpus(opened, sentences)
+    sentences_to_read, note_on_corpus = _choose_corpus_and_note(opened, sentences)
     notes = [note for note in (model.note_on_routes(), note_on_corpus) if note is not None]
     corpus = require_readable(sentences_to_read, model.encoder.tokenizer, model.encoder.name)
     identity_parts = resume.identity_of(
@@ -123,7 +123,7 @@ def repair(
         model_folder.clear_workshop(folder)
         known_repairs, _damaged_ones = records.repairs_in(opened.path)
         if finished not in known_repairs:
-            _keep_copy(opened, finished, folder)
+            _keep_copy_for_reports(opened, finished, folder)
         return Repair(folder)
     with model_folder.workshop(folder) as build_folder:
         started = resume.now()
@@ -162,12 +162,11 @@ def repair(
         )
         write_documents(build_folder, record)
         store.move_folder(build_folder, folder)
-    _keep_copy(opened, record, folder)
+    _keep_copy_for_reports(opened, record, folder)
     return Repair(folder)
 
 
-def _load_model(encoder: AnyModel | None, run: Run, folder: Path) -> RepairableModel:
-    """Return the run's model; raise an error if it cannot be repaired, or not into this folder."""
+def _load_repairable_model(encoder: AnyModel | None, run: Run, folder: Path) -> RepairableModel:
     advice_without_ids = "its tokens can be removed from documents with stickytoken clean"
     loaded = require_ids(encoder_for(encoder, run, "repair"), "repair", advice_without_ids)
     model = model_folder.require_repairable(loaded)
@@ -178,8 +177,7 @@ def _load_model(encoder: AnyModel | None, run: Run, folder: Path) -> RepairableM
     return model
 
 
-def _keep_copy(run: Run, record: records.RepairRecord, folder: Path) -> None:
-    """Write a copy of the record into the run folder for reports; warn if that folder cannot be written."""
+def _keep_copy_for_reports(run: Run, record: records.RepairRecord, folder: Path) -> None:
     try:
         records.keep_copy(run.path, record)
     except RunError as error:
@@ -200,8 +198,7 @@ def _choose_ids(run: Run, vocabulary: Vocabulary, tokens: TokenSource | None) ->
     return ids
 
 
-def _choose_corpus(run: Run, sentences: SentenceSource | None) -> tuple[Sentences, str | None]:
-    """Return the corpus to verify on, and a note if it should have been another one."""
+def _choose_corpus_and_note(run: Run, sentences: SentenceSource | None) -> tuple[Sentences, str | None]:
     if sentences is not None:
         return load_sentences(sentences), None
     packaged_corpus = load_sentences()

@@ -101,28 +101,24 @@ class RepairJob:
         repair that can be made is chosen.
         """
         is_measured = self.settings.verify and self.settings.strategy is Strategy.AUTO
-        trial = self._try if is_measured else None
+        trial = self._try_candidates if is_measured else None
         return choose_candidates(plans, self._make_rows, trial)
 
     def _make_rows(self, strategy: Strategy, ids: list[int]) -> Mapping[int, Row]:
-        """Return new rows of shape (D,), keyed by token id. Tokens that cannot get a new row are left out.
-
-        ``strategy`` is one of `ROW_STRATEGIES`: nearest or relatives.
-        """
+        """Tokens that cannot get a new row, of shape (D,), are left out."""
         if strategy is Strategy.NEAREST:
             embeddings = self._require_token_embeddings()
             nearest = self._find_nearest(embeddings, ids)
             self.nearest |= nearest  # for the reasons in the records, which name the copied token
             return {token_id: embeddings[nearest_id].copy() for token_id, nearest_id in nearest.items()}
+        # The other one of `ROW_STRATEGIES`: relatives.
         avoided = self.run.sticky_ids.union(self.ids)  # also the tokens to repair that are not in ``ids``
         return make_related_rows(self.model.encoder.model, ids, avoided, self.settings.seed)
 
-    def _try(self, candidates: Mapping[int, Candidate], solved: Mapping[int, Candidate]) -> RecheckedTokens:
-        """Build the model with all these repairs, and measure the tokens of the candidates in it.
-
-        Both are keyed by token id: the candidates of one strategy, and the repairs of tokens that need no
-        other.
-        """
+    def _try_candidates(
+        self, candidates: Mapping[int, Candidate], solved: Mapping[int, Candidate]
+    ) -> RecheckedTokens:
+        """``candidates`` have one strategy; ``solved`` are the repairs of tokens that need no other one."""
         self.write({**solved, **candidates})
         repaired = self.load().encoder
         # Ordinary tokens are not measured again, because a repair hardly changes their effects.
@@ -164,15 +160,14 @@ class RepairJob:
                 token=self._name(token_id),
                 text=text,
                 strategy=strategy.value,
-                reason=self._explain(plans[token_id], choice, copied_id),
+                reason=self._explain_choice(plans[token_id], choice, copied_id),
                 pieces=[repaired_tokenizer.entries[piece_id] for piece_id in piece_ids],
                 tried=tried,
             )
             records.append(record)
         return records
 
-    def _explain(self, plan: RepairPlan, choice: Choice, copied_id: int | None) -> str:
-        """Return why a repair was chosen, with the token that it copies, if any, and the rejected repairs."""
+    def _explain_choice(self, plan: RepairPlan, choice: Choice, copied_id: int | None) -> str:
         strategy = choice.candidate.strategy
         reason = plan.reason_for(strategy)
         if copied_id is not None:
@@ -241,11 +236,7 @@ class RepairJob:
         return nearest
 
     def _find_typical_tokens(self) -> list[int]:
-        """Return the ids of tokens that erase no more than the median token, whose rows can be copied.
-
-        The tokens and the median come from the run if it has enough benign tokens, and otherwise from the
-        recheck.
-        """
+        """Rows can be copied of tokens that erase no more than the median one, of the run or the recheck."""
         tokens = self.run.tokens
         if "erased" not in tokens.columns:  # only the method profile measures it
             return self.recheck.find_typical_tokens()
@@ -261,13 +252,12 @@ class RepairJob:
         return typical_ids
 
     def _require_token_embeddings(self) -> NDArray[np.float32]:
-        """Return the token embeddings, shape (V, D); raise a RepairError if the model exposes none."""
         matrix = self.model.embedding_matrix()
         if matrix is None:
             raise RepairError(
                 "the model has no embedding matrix to copy a row from: use the strategy unreachable"
             )
-        return matrix
+        return matrix  # shape (V, D)
 
     def _name(self, token_id: int) -> str:
         return self.vocabulary.tokens[self.vocabulary.place(token_id)]

@@ -109,7 +109,7 @@ def plan_repairs(
 
 
 def _find_special_ids(tokenizer: Any) -> set[int]:
-    """Return the ids of special and added tokens, which a tokenizer finds in a text before other entries."""
+    """Special and added tokens, which a tokenizer finds in a text before other entries."""
     # Tokenizers from the transformers package have the attribute added_tokens_decoder. Those from the
     # tokenizers package have a method instead, and no roles such as sep_token.
     added = getattr(tokenizer, "added_tokens_decoder", None)
@@ -313,12 +313,11 @@ def _add_effects(candidates: Mapping[int, Candidate], measured: RecheckedTokens)
 
 
 def _make_candidates(strategy: Strategy, ids: list[int], compute_rows: ComputeRows) -> dict[int, Candidate]:
-    """Return the repair of each token by a strategy; tokens without a row by this strategy are left out."""
     if not ids:
         return {}
     if strategy is Strategy.UNREACHABLE:  # an edit of the tokenizer, which needs no row
         return {token_id: Candidate(strategy, row=None) for token_id in ids}
     rows: Mapping[int, Row] = {}
     with suppress(RepairError):  # no row for any token; another strategy may still work
-        rows = compute_rows(strategy, ids)
+        rows = compute_rows(strategy, ids)  # perhaps not for all
     return {token_id: Candidate(strategy, row) for token_id, row in rows.items()}

@@ -70,10 +70,7 @@ def name_entry(entry: str, token_id: int) -> str:
 
 
 def _list_steps(step: dict[str, Any] | None, members_key: str) -> list[dict[str, Any]]:
-    """Return the normalizers or pre-tokenizers in their order, with the members of a sequence in its place.
-
-    ``members_key`` names the members of a sequence: normalizers or pretokenizers.
-    """
+    """The normalizers or pre-tokenizers in their order; ``members_key`` is the key of those in a sequence."""
     if step is None:
         return []
     if step["type"] != "Sequence":
@@ -109,7 +106,7 @@ def _removes_spaces(document: Mapping[str, Any]) -> bool:
 
 
 def _make_tokenizer(steps: Mapping[str, Any]) -> Tokenizer:
-    """Return a tokenizer with these steps, which turns each piece that they make into one unknown token."""
+    """Each piece that the steps make becomes one unknown token."""
     from tokenizers import Tokenizer
 
     model = {"type": "WordLevel", "vocab": {"": 0}, "unk_token": ""}
@@ -151,7 +148,7 @@ class EditableVocabulary:
                 self._merges_by_entry.setdefault(entry, []).append(pair)
         # Cache: the entries that contain a string, keyed by the string.
         self._entries_containing: dict[str, list[str]] = {}
-        # Cache of `_merges_without`, keyed by the set of removed entries.
+        # Cache of `_find_merges_without`, keyed by the set of removed entries.
         self._remaining: dict[frozenset[str], tuple[dict[Pair, int], tuple[str, ...]]] = {}
 
     def reason_against(self, token_id: int, accepted: Sequence[int]) -> str | None:
@@ -173,13 +170,10 @@ class EditableVocabulary:
         is_byte = has_byte_entries and re.fullmatch("<0x[0-9A-F]{2}>", entry) is not None
         if self._kind == "BPE":
             return self._reason_of_merges(entry, is_byte, removed)
-        return self._reason_of_pieces(entry, is_byte, removed)
+        return self._find_reason_not_to_cut(entry, is_byte, removed)
 
-    def _reason_of_pieces(self, entry: str, is_byte: bool, removed: frozenset[str]) -> str | None:
-        """Return why an entry of a WordPiece or Unigram vocabulary cannot be removed; None if it can.
-
-        ``removed`` has the entry itself and all others that are removed with it.
-        """
+    def _find_reason_not_to_cut(self, entry: str, is_byte: bool, removed: frozenset[str]) -> str | None:
+        """``removed`` has the entry itself and all others that are removed with it."""
         if self._kind not in ("WordPiece", "Unigram"):
             return f"a vocabulary of the kind {self._kind} has no smaller entries to fall back on"
         if not self._renaming_is_safe:
@@ -208,7 +202,7 @@ class EditableVocabulary:
         if len(entry) == 1 or is_byte:
             return "it is a single character or byte, and has no pieces"
         # The other entries that the merges can no longer produce without the removed entries.
-        _ranks, dependent_entries = self._merges_without(removed)
+        _ranks, dependent_entries = self._find_merges_without(removed)
         if not dependent_entries:
             # Without its merges, no text becomes the entry. But if the tokenizer looks up whole words before
             # it merges (ignore_merges), the entry must also be renamed.
@@ -231,10 +225,7 @@ class EditableVocabulary:
         return f"{len(dependent_entries)} other entries are built from it, such as {named}"
 
     def _begins_words(self, entry: str, removed: frozenset[str]) -> bool:
-        """Return whether an entry that is built from removed entries occurs only at the beginning of words.
-
-        `without` can split such an entry off the beginning of longer words, so that they keep their tokens.
-        """
+        """`without` can split such an entry off the beginning of longer words: they keep their tokens."""
         # If the removed entry is further inside, the text before it may be divided differently in longer
         # words: without ``iver``, ``rivers`` may become ``r``, ``i``, ``ver`` and ``s``.
         if not entry.startswith(tuple(removed)):
@@ -266,7 +257,7 @@ class EditableVocabulary:
             renamed_model = rename_entries(self._model, new_names)
             return EditedTokenizer(self._document | {"model": renamed_model}, new_names)
         removed = frozenset(self._entries[token_id] for token_id in ids)
-        ranks, no_longer_merged = self._merges_without(removed)
+        ranks, no_longer_merged = self._find_merges_without(removed)
         pairs = sorted(ranks, key=ranks.__getitem__)
         # A merge is stored as "left right" in older files, and as [left, right] in newer ones.
         is_stored_as_text = isinstance(next(iter(self._model["merges"]), None), str)
@@ -287,11 +278,10 @@ class EditableVocabulary:
         return EditedTokenizer(document, new_names)
 
     def _split_off_words(self, no_longer_merged: tuple[str, ...]) -> dict[str, Any]:
-        """Return a pre-tokenizer that splits entries that are no longer merged off the beginning of words.
+        """Only whole words are looked up.
 
-        Only whole words are looked up. If ``riv`` is removed and ``river`` is no longer merged, the tokenizer
-        finds ``river`` when it looks up the word ``river``, but not in the word ``riverbed``, unless
-        ``river`` is split off.
+        If ``riv`` is removed and ``river`` is no longer merged, the tokenizer finds the word ``river``, but
+        in ``riverbed`` only if it is split off.
         """
         # A word is split after the longest entry that it begins with: a regular expression takes the first
         # alternative that matches. So entries that begin with ``river``, such as ``rivers``, are needed too.
@@ -305,11 +295,9 @@ class EditableVocabulary:
             "invert": False,
         }
 
-    def _merges_without(self, removed: frozenset[str]) -> tuple[dict[Pair, int], tuple[str, ...]]:
-        """Return the ranks of the merges that remain, and the other entries that they no longer produce.
-
-        Every entry to repair is judged with those accepted before it, so the same question comes up again.
-        """
+    def _find_merges_without(self, removed: frozenset[str]) -> tuple[dict[Pair, int], tuple[str, ...]]:
+        """The ranks of the merges that remain, and the other entries that they no longer produce."""
+        # Every entry is judged with those accepted before it, so the same question comes up again.
         if removed not in self._remaining:
             ranks = self._compute_ranks_without(removed)
             self._remaining[removed] = (ranks, self._find_unmerged(removed, ranks))
@@ -336,14 +324,13 @@ class EditableVocabulary:
             entry = "".join(pair)
             if entry in removed:
                 continue
-            pieces = _merge_characters(entry, ranks)
+            pieces = _merge_like_byte_pair_encoding(entry, ranks)
             # A single piece means that another pair still merges into the entry.
             if len(pieces) == 2:
                 ranks[pieces[0], pieces[1]] = self._ranks[pair]
         return ranks
 
     def _find_unmerged(self, removed: frozenset[str], ranks: Mapping[Pair, int]) -> tuple[str, ...]:
-        """Return the entries that are not removed, but that the remaining merges no longer produce."""
         for entry in removed - self._entries_containing.keys():
             self._entries_containing[entry] = [other for other in self._model["vocab"] if entry in other]
         # Only entries that contain a removed entry can be affected. A dict keeps each once, in their order.
@@ -360,11 +347,7 @@ class EditableVocabulary:
 
     @cached_property
     def _can_look_up_words(self) -> bool:
-        """Whether the tokenizer can be set to look up whole words before it merges (ignore_merges).
-
-        `without` then also renames entries and adds a pre-tokenizer, so both must be possible. And there must
-        be words: the tokenizer must divide texts into them.
-        """
+        """For that, `without` renames entries and adds a pre-tokenizer, and there must be words."""
         if not self._renaming_is_safe or self._document.get("pre_tokenizer") is None:
             return False
         steps = {key: self._document.get(key) for key in ("normalizer", "pre_tokenizer")}
@@ -382,16 +365,11 @@ class EditableVocabulary:
 
     @cached_property
     def _never_produced(self) -> dict[int, str]:
-        """Entries that no merge produces, so that the tokenizer never produces them, keyed by token id.
-
-        If the tokenizer were changed to look up whole words before it merges, it would produce these entries.
-        Single characters and added tokens are not included. The dict is empty if the tokenizer already looks
-        up whole words, because it can then produce every entry.
-        """
+        """The tokenizer would produce them if it looked up whole words before it merges. Keyed by id."""
         from tokenizers.models import BPE
 
         if self._model.get("ignore_merges"):
-            return {}
+            return {}  # it looks up whole words already, so it can produce every entry
         merging = BPE(vocab=self._model["vocab"], merges=list(self._ranks))
         added_ids = {added["id"] for added in self._document.get("added_tokens", ())}
 
@@ -506,15 +484,11 @@ def make_specials_plain(document: dict[str, Any], ids: Sequence[int], pad_id: in
 
 
 def _add_entries(model: dict[str, Any], new_entries: Mapping[int, str], ids: Sequence[int]) -> dict[str, Any]:
-    """Return the ``model`` part of a tokenizer.json with entries added to its vocabulary.
-
-    The vocabulary is a dict of token ids or, in a Unigram model, a list of entries with scores, in which the
-    token id is the index. ``new_entries`` is keyed by token id, in ascending order. ``ids`` are those of the
-    tokens that are to become plain text, one of which the error message names.
-    """
+    """``new_entries`` has ascending ids. ``ids`` are those of the tokens that are to become plain text."""
     vocabulary = model["vocab"]
-    if isinstance(vocabulary, dict):
+    if isinstance(vocabulary, dict):  # of token ids
         return model | {"vocab": vocabulary | {entry: token_id for token_id, entry in new_entries.items()}}
+    # A Unigram model has a list of entries with scores, whose indices are the token ids.
     following_ids = list(range(len(vocabulary), len(vocabulary) + len(new_entries)))
     if list(new_entries) != following_ids:
         token_id = next(edited_id for edited_id in ids if edited_id in new_entries)
@@ -529,10 +503,7 @@ def _add_entries(model: dict[str, Any], new_entries: Mapping[int, str], ids: Seq
 
 
 def _is_produced_from_text(document: Mapping[str, Any], entry: str) -> bool:
-    """Return whether the tokenizer would still produce a special token from text as an ordinary entry.
-
-    The token is assumed to be in the vocabulary, but no longer in the list of added tokens.
-    """
+    """The entry is assumed to be in the vocabulary, but no longer in the list of added tokens."""
     model = document["model"]
     if "merges" in model:
         # No merge produces a special token. But with ignore_merges, the tokenizer also looks up whole words.
@@ -579,11 +550,10 @@ def cut_like_wordpiece(entry: str, entries: Collection[str], prefix: str) -> lis
 
 
 def _is_merged(entry: str, ranks: Mapping[Pair, int]) -> bool:
-    return len(_merge_characters(entry, ranks)) == 1
+    return len(_merge_like_byte_pair_encoding(entry, ranks)) == 1
 
 
-def _merge_characters(text: str, ranks: Mapping[Pair, int]) -> list[str]:
-    """Merge the characters of a text as a byte pair encoding does: always the pair with the lowest rank."""
+def _merge_like_byte_pair_encoding(text: str, ranks: Mapping[Pair, int]) -> list[str]:
     pieces = list(text)
     while len(pieces) > 1:
         pair_ranks = [ranks.get(pair, math.inf) for pair in pairwise(pieces)]

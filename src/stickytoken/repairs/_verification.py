@@ -228,7 +228,6 @@ class _Changes:
     replaced_ids: set[int]  # those with a new vector
 
     def affect_none_of(self, texts: Sequence[str]) -> bool:
-        """Return whether the repair affects none of the texts, as queries or as documents."""
         return self._keeps_prompts() and len(self._keep_unaffected(texts)) == len(texts)
 
     def _keeps_prompts(self) -> bool:
@@ -261,7 +260,6 @@ class _Changes:
         return CheckRecord(name="other texts", passed=is_identical and has_compared, finding=finding)
 
     def _keep_unaffected(self, texts: Sequence[str]) -> list[tuple[str, Sequence[int]]]:
-        """Return the texts that the repair does not affect, each with its token ids."""
         old_ids = self.original.content_ids(texts)
         new_ids = self.repaired.content_ids(texts)
         return [
@@ -356,7 +354,6 @@ def _check_unreachable(
     unreached_tokens: Sequence[RepairedTokenRecord],
     texts: Sequence[str],
 ) -> CheckRecord:
-    """Check that no text produces the tokens that the tokenizer no longer reads."""
     name_of = {token.token_id: token.token for token in unreached_tokens}
     every_text = list(texts)
     for token in unreached_tokens:
@@ -372,7 +369,7 @@ def _check_unreachable(
 
 
 def _make_test_texts(token_text: str) -> list[str]:
-    """Return texts that a tokenizer is most likely to read as the token, or to read in different ways."""
+    """Texts that a tokenizer is most likely to read as the token, or to read in different ways."""
     bare = token_text.strip()
     forms = dict.fromkeys((token_text, bare, bare.lower(), bare.upper(), bare.capitalize()))
     frames = ("{}", "river {} stone", "{} {} {}", "river{}stone", "({}).", "\n{}\t{}")
@@ -418,17 +415,13 @@ def _check_scores(
 def _score(
     encoder: SentenceTransformerEncoder, task: tasks.AnyTask, seed: int
 ) -> tuple[dict[str, float], Outcomes | None]:
-    """Score a model on a task.
-
-    Returns:
-        The scores that are finite, keyed by metric, and the outcomes, shape (units, columns). The outcomes
-        are None for an MTEB task, which does not provide them.
-    """
     if isinstance(task, tasks.MtebTask):
         tasks.load_data(task)
         score = tasks.evaluate(tasks.require_module(encoder), task)
+        # MTEB doesn't provide outcomes.
         return ({task.metrics[0]: score} if math.isfinite(score) else {}), None
     texts, _ = truncate_texts(encoder, task)
+    # Scores are keyed by metric; outcomes have the shape (units, columns).
     scores, outcomes = score_task(task, encoders_of(encoder, task), texts, seed)
     return {metric: score for metric, score in scores.items() if math.isfinite(score)}, outcomes
 

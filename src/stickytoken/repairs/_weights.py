@@ -75,7 +75,6 @@ def find_token_tables(folder: Path, route: str | None) -> list[TokenRows]:
 
 
 def _find_token_module(folder: Path, route: str | None) -> tuple[Path, str]:
-    """Return the folder and the kind of the module that has the token embeddings; no kind without modules."""
     if not (folder / MODULES_FILE).is_file():  # a transformers model, whose files are in the folder itself
         return folder, ""
     modules = list(modules_on_route(folder, route, str(folder)))
@@ -125,7 +124,6 @@ def _find_stored_inputs(module: Path, tensors: Sequence[StoredTensor]) -> list[S
 
 
 def _read_tensors(module: Path) -> list[StoredTensor]:
-    """Return the tensors in a module's safetensors files; none if it has no such files."""
     weights = module / "model.safetensors"
     index = module / "model.safetensors.index.json"
     if weights.is_file():
@@ -164,7 +162,7 @@ def write_rows(
     folded_tables = [table for table in tables if table.folded]
     if folded_tables:
         (folded_table,) = folded_tables  # the only table, see above
-        _write_as_plain_matrix(target, folded_table, rows_by_table[folded_table.matrix.name])
+        _write_with_a_row_per_token(target, folded_table, rows_by_table[folded_table.matrix.name])
     else:
         shutil.copyfile(source, target)
         with target.open("r+b") as stream:  # overwrites bytes in place
@@ -177,7 +175,6 @@ def write_rows(
 
 
 def _convert_rows(rows: Mapping[int, NDArray[np.float32]], table: TokenRows) -> dict[int, torch.Tensor]:
-    """Return the rows in the data type of a table, keyed by token id; raise a RepairError if one can't be."""
     type_name = FLOATING_TYPES[table.dtype]
     converted_rows = {}
     for token_id, row in rows.items():
@@ -194,8 +191,7 @@ def _convert_rows(rows: Mapping[int, NDArray[np.float32]], table: TokenRows) -> 
     return converted_rows
 
 
-def _write_as_plain_matrix(target: Path, table: TokenRows, new_rows: Mapping[int, torch.Tensor]) -> None:
-    """Write a copy of a folded table's weight file in which each token has an unweighted row of its own."""
+def _write_with_a_row_per_token(target: Path, table: TokenRows, new_rows: Mapping[int, torch.Tensor]) -> None:
     source = table.matrix.file
     with safe_open(source, framework="pt") as file:
         metadata = file.metadata()

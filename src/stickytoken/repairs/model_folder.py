@@ -86,7 +86,7 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
         for folder in [target, *subfolders]:
             folder.chmod(folder.stat().st_mode | stat.S_IRWXU)
         for name, content in tokenizer_files.items():
-            _replace_content(target / name, content)
+            _replace_content_and_keep_mode(target / name, content)
         for file, tables in tables_by_file.items():
             write_rows(file, target / file.relative_to(source), tables, edit.rows)
     except OSError as error:
@@ -94,7 +94,6 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
 
 
 def _find_tables(source: Path, edit: ModelEdit) -> dict[Path, list[TokenRows]]:
-    """Return the tables that get new rows, keyed by weight file; none if the edit has no new rows."""
     from stickytoken.repairs._weights import find_token_tables
 
     tables_by_file: dict[Path, list[TokenRows]] = {}
@@ -119,7 +118,6 @@ def _is_other_weights(path: Path) -> bool:
 
 
 def _describe_failure(error: OSError) -> str:
-    """Return why a model could not be written, and what to do if the disk is full."""
     code = error.errno
     reason = error.strerror or str(error)
     if isinstance(error, shutil.Error):
@@ -137,11 +135,10 @@ def _describe_failure(error: OSError) -> str:
     return reason
 
 
-def _replace_content(file: Path, content: bytes) -> None:
-    """Replace the content of a file, even if it is read-only, and keep its permissions."""
+def _replace_content_and_keep_mode(file: Path, content: bytes) -> None:
     mode = file.stat().st_mode if file.is_file() else None
     if mode is not None:
-        file.chmod(mode | stat.S_IWUSR)
+        file.chmod(mode | stat.S_IWUSR)  # it may be read-only
     file.write_bytes(content)
     if mode is not None:
         file.chmod(mode)

@@ -361,8 +361,8 @@ class Recheck:
         return estimates, relative.ordinary
 
     def _find_split_ids(self, copies: Copies) -> list[int]:
-        """Return the ids of tokens that the tokenizer no longer produces: it splits the text of copies."""
         copies_read = _count_copies_read(self.job.encoder, copies.as_text)
+        # The tokenizer no longer produces a token if it splits the text of its copies.
         return [token.id for token, read in zip(copies.as_text, copies_read, strict=True) if read == 0]
 
     def find_typical_tokens(self) -> list[int]:
@@ -372,8 +372,7 @@ class Recheck:
         return typical
 
     @cached_property
-    def _stage(self) -> ProfileStage:
-        """The stage that inserts copies as token ids into all carriers of the plan."""
+    def _ids_stage(self) -> ProfileStage:
         every_carrier = range(len(self.plan.carriers))
         settings = self.job.settings
         name = f"{self.name}: ids"
@@ -393,10 +392,7 @@ class Recheck:
         return self._measure_documents(Copies(as_ids=few, as_text=[]), "ordinary tokens")
 
     def _measure_documents(self, copies: Copies, which: str = "tokens") -> InDocuments | None:
-        """Measure copies in all documents; None if there are no documents.
-
-        ``which`` names the tokens in the progress display.
-        """
+        """``which`` names the tokens in the display of progress."""
         panel = self._documents
         if panel is None:
             return None
@@ -425,7 +421,7 @@ class Recheck:
 
     def _measure_in_carriers(self, copies: Copies) -> RoundResults:
         runner = self._make_runner()
-        ids_stage = self._stage
+        ids_stage = self._ids_stage
         # The same carriers, but as texts.
         text_stage = replace(ids_stage, name=f"{self.name}: text", carriers=tuple(self.plan.carriers))
         results = [
@@ -442,13 +438,13 @@ def _bound_share_hidden_by(in_documents: InDocuments, row: int, confidence: floa
 
 
 def _pick_evenly(tokens: Sequence[Token], count: int) -> list[Token]:
-    """Return some of the tokens. They are in the order of their ids, and low ids are often characters."""
+    """The tokens are in the order of their ids, and low ids are often characters."""
     step = max(1, len(tokens) // count)
     return list(tokens[::step][:count])
 
 
 def _compute_reaches(estimates: RuleInputs, settings: ProfileSettings) -> Floats:
-    """Return the larger effect of each token as a multiple of its threshold: 1 just reaches it."""
+    """The larger effect of each token as a multiple of its threshold: 1 just reaches it."""
     needed = thresholds(estimates.vector_deviation, settings)
     # A token that does nothing has a reach of 0: it has the erased share 0, but the push `without_effect`.
     erased_reach = estimates.erased.value / needed[ERASED.key]

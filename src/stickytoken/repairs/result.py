@@ -112,7 +112,7 @@ class Repair:
         changed_row_ids = {token.token_id for token in self.record.tokens} - unreachable_ids
         affected_rows = []
         index = 0
-        for batch in _batches(texts, ids):
+        for batch in _name_texts_in_batches(texts, ids):
             inputs = [prompt + text for text, _name in batch]
             before = tokenize_before(inputs)
             after = tokenize_after(inputs)
@@ -133,8 +133,9 @@ class Repair:
         return {"repair": str(self.path), "verified": self.verified, **self.record.model_dump()}
 
 
-def _batches(texts: Iterable[str], ids: Iterable[str] | None) -> Iterator[list[tuple[str, str | None]]]:
-    """Yield the texts in batches, each text with its name, or with None if there are no names."""
+def _name_texts_in_batches(
+    texts: Iterable[str], ids: Iterable[str] | None
+) -> Iterator[list[tuple[str, str | None]]]:
     # Texts without names get None, which is repeated without end, so that the lengths can't be compared.
     names: Iterable[str | None] = repeat(None) if ids is None else ids
     named_texts = zip(texts, names, strict=ids is not None)

@@ -192,10 +192,7 @@ def _predict_deviations(
 
 
 def _fit_weights(from_relatives: Rows, from_pieces: Rows, deviations: Rows) -> tuple[float, float]:
-    """Return the weights of relatives and pieces that fit the deviations best, neither of them negative.
-
-    All arrays have the shape (entries, D): the two predictions, and how the rows deviate from the mean row.
-    """
+    """All arrays have the shape (entries, D): two predictions, and how the rows deviate from the mean row."""
     from scipy.optimize import nnls
 
     # A prediction is zero for an entry without relatives or pieces.
@@ -205,6 +202,7 @@ def _fit_weights(from_relatives: Rows, from_pieces: Rows, deviations: Rows) -> t
     # Every number of every row is one observation.
     regressors = np.stack([from_relatives[has_both].ravel(), from_pieces[has_both].ravel()], axis=1)
     target = deviations[has_both].ravel()
+    # Neither weight is negative.
     weights, _residual = nnls(regressors.astype(np.float64), target.astype(np.float64))
     weight_of_relatives, weight_of_pieces = weights.tolist()
     return weight_of_relatives, weight_of_pieces
@@ -266,10 +264,7 @@ def cut_into_pieces(
 
 
 def _remove_entries(model: dict[str, Any], removed_names: Mapping[int, str]) -> dict[str, Any]:
-    """Return the ``model`` part of a tokenizer.json that cuts the text of some entries into other entries.
-
-    The entries are renamed rather than deleted, so that all ids stay the same.
-    """
+    """The entries are renamed rather than deleted, so that all ids stay the same."""
     new_names = {token_id: f"{_REMOVED}{token_id}" for token_id in removed_names}
     renamed_model = rename_entries(model, new_names)
     pairs = merge_pairs(renamed_model)

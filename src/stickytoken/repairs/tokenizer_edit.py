@@ -139,7 +139,6 @@ def read_pipeline(model: Path, route: str | None = None) -> Pipeline:
 
 
 def _load_with_transformers(folder: Path) -> Any:
-    """Return the fast tokenizer in a folder; raise a RepairError if it can't be loaded or isn't fast."""
     from tokenizers import Tokenizer
     from transformers import AutoTokenizer
 
@@ -158,10 +157,7 @@ def _load_with_transformers(folder: Path) -> Any:
 
 
 def _load_edited_tokenizer(files: Mapping[str, bytes], model: Path) -> Any:
-    """Load the tokenizer in these files, as transformers would beside the config.json of a model.
-
-    ``files`` has the contents of the files, keyed by name.
-    """
+    """Load the files, keyed by name, as transformers would beside the config.json of the model."""
     with tempfile.TemporaryDirectory() as folder_name:
         folder = Path(folder_name)
         config = model / "config.json"
@@ -311,11 +307,7 @@ def _require_never_produced(
     document: Mapping[str, Any],
     texts: Mapping[int, Sequence[str]],
 ) -> None:
-    """Raise a RepairError if the edited tokenizer still turns one of the texts of an entry into the entry.
-
-    ``entries`` are the strings of the edited entries, and ``texts`` the texts to try for each, keyed by token
-    id. ``after`` is the edited tokenizer, and ``document`` its tokenizer.json.
-    """
+    """``document`` is the tokenizer.json of ``after``, the edited tokenizer."""
     model = document["model"]
     # Unknown text still becomes the unknown token, even if its own text is now plain text.
     unknown_ids = {model.get("unk_id"), after.token_to_id(str(model.get("unk_token")))}
@@ -333,7 +325,6 @@ _TEXT_WITH_REPETITIONS = "one one one one two"
 def _require_same_in_transformers(
     pipeline: Pipeline, expected: Tokenizer, files: Mapping[str, bytes], texts: Sequence[str]
 ) -> None:
-    """Raise a RepairError if transformers reads a text otherwise than the edited tokenizer.json says."""
     tokenizer = _load_edited_tokenizer(files, pipeline.folder)
     loaded = _remove_limits(tokenizer.backend_tokenizer)
     for text in (_TEXT_WITH_REPETITIONS, *texts):
@@ -444,10 +435,7 @@ def _make_role_settings(
 
 
 def _keep_remaining_roles(stored_roles: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of special_tokens_map.json with the roles that tokenizer_config.json still gives.
-
-    ``config`` is the content of tokenizer_config.json after the edit.
-    """
+    """``config`` is the edited tokenizer_config.json, ``stored_roles`` the old special_tokens_map.json."""
     extra_tokens = set(config.get("additional_special_tokens", ()))
     remaining: dict[str, Any] = {}
     for key, value in stored_roles.items():

@@ -233,14 +233,13 @@ class BatchRunner(BatchEngine):
         if self._requested_budget:
             budget = self._requested_budget
         elif self.device.type == "cuda":
-            budget = self._measure_budget()
+            budget = self._measure_token_budget()
         else:
             budget = super().token_budget
         _LOG.info("%s: batches of at most %d tokens on %s", self.name, budget, self.device)
         return budget
 
-    def _measure_budget(self) -> int:
-        """Return how many tokens fit into a share of the GPU's free memory, judging by a trial batch."""
+    def _measure_token_budget(self) -> int:
         overhead = self._template.overhead  # special tokens per text
         length = min(_TRIAL_LENGTH, (self._model.max_seq_length or _TRIAL_LENGTH) - overhead)
         trial = [(0,) * max(1, length)] * _TRIAL_TEXTS  # the values of the ids don't matter

@@ -44,7 +44,7 @@ def first_layers(model: SentenceTransformer, count: int, name: str) -> SentenceT
         return model
     shorter = _copy_with_shared_weights(model)
     shorter_backbone: Any = shorter[0].model
-    for list_name in _names_of_layer_lists(shorter_backbone, layer_count):
+    for list_name in _name_layer_lists(shorter_backbone, layer_count):
         owner_name, _, attribute = list_name.rpartition(".")
         owner = shorter_backbone.get_submodule(owner_name)
         setattr(owner, attribute, getattr(owner, attribute)[:count])
@@ -69,9 +69,8 @@ def _copy_with_shared_weights(model: SentenceTransformer) -> SentenceTransformer
     return copy.deepcopy(model, shared)
 
 
-def _names_of_layer_lists(backbone: torch.nn.Module, count: int) -> list[str]:
-    """Return the names of the outermost lists of ``count`` modules, which are taken for the layers."""
-    names: list[str] = []
+def _name_layer_lists(backbone: torch.nn.Module, count: int) -> list[str]:
+    names: list[str] = []  # of the outermost lists of ``count`` modules, which are taken for the layers
     for name, module in backbone.named_modules():  # outer modules first
         # A list inside a layer may happen to have as many modules.
         is_inside_layers = any(name.startswith(f"{outer}.") for outer in names)
@@ -80,28 +79,23 @@ def _names_of_layer_lists(backbone: torch.nn.Module, count: int) -> list[str]:
     return names
 
 
-def _states_agree(model: SentenceTransformer, shorter: SentenceTransformer, count: int) -> bool:
-    """Return whether the shorter model computes the states of the model's first ``count`` layers."""
-    states = _states_of_sample(model)
-    shorter_states = _states_of_sample(shorter)
-    if len(shorter_states) != count + 1:  # those after the embedding, and after each layer
+def _states_agree(model: SentenceTransformer, shorter: SentenceTransformer, layer_count: int) -> bool:
+    states = _compute_states_of_sample(model)
+    shorter_states = _compute_states_of_sample(shorter)
+    if len(shorter_states) != layer_count + 1:  # those after the embedding, and after each layer
         return False
     # The last states are not compared, because the shorter model may apply its final norm to them.
-    for expected, shorter_state in zip(states[:count], shorter_states[:count], strict=True):
+    for expected, shorter_state in zip(states[:layer_count], shorter_states[:layer_count], strict=True):
         if expected.shape != shorter_state.shape or not torch.allclose(expected, shorter_state):
             return False
     return True
 
 
-def _states_of_sample(model: SentenceTransformer) -> tuple[torch.Tensor, ...]:
-    """Return the states of a sample text after the embedding and after each layer.
-
-    Each tensor has the shape (1, tokens, d). The tuple is empty if the model cannot return these states.
-    """
+def _compute_states_of_sample(model: SentenceTransformer) -> tuple[torch.Tensor, ...]:
     transformer: Any = model[0]
     config = transformer.model.config
     if not hasattr(config, "output_hidden_states"):
-        return ()
+        return ()  # the model cannot return its states
     features = model.preprocess([_SAMPLE])
     inputs = {
         key: value.to(model.device) if isinstance(value, torch.Tensor) else value
@@ -109,5 +103,6 @@ def _states_of_sample(model: SentenceTransformer) -> tuple[torch.Tensor, ...]:
     }
     # `switch_on` sets the option of the configuration that makes the model return its states.
     with computing(model), switch_on(config, "output_hidden_states"):
+        # After the embedding and after each layer, each of the shape (1, tokens, d).
         states: tuple[torch.Tensor, ...] = transformer(inputs).get(_STATES_FEATURE, ())
     return states

@@ -267,10 +267,7 @@ class PrefixReuse:
     def _build_trees_if_cheaper(
         self, contents: Sequence[tuple[int, ...]], cached: int = 0
     ) -> list[Branch] | None:
-        """Return the trees of inputs, without the tokens after the content, if they save enough tokens.
-
-        ``cached`` is the number of tokens per input that a computation without trees would skip.
-        """
+        """``cached`` is the number of tokens per input that a computation without trees would skip."""
         inputs = [(*self.before, *content) for content in contents]
         if not all(inputs):  # an input without tokens has no place in a tree
             return None
@@ -290,7 +287,7 @@ class PrefixReuse:
         rows: list[int] = []  # indices of the inputs, in the order in which they are computed
         outputs: list[NDArray[np.float32]] = []
         # Compute a few trees at a time, since the keys and values of a tree stay in memory until it is done.
-        for group in _group_trees(roots, self.engine.token_budget):
+        for group in _group_trees_within_budget(roots, self.engine.token_budget):
             keys_and_values: dict[Branch, KeysAndValues] = {}
             for level in levels(group):  # parents first, because a branch needs the keys of its parent
                 for branches in _divide_into_batches(level, len(self.after), self.engine.token_budget):
@@ -349,15 +346,7 @@ class PrefixReuse:
         return vectors.cpu().numpy()
 
     def _make_masks(self, positions: torch.Tensor, attends: torch.Tensor) -> Any:
-        """Return additive attention masks, shape (1, 1, new tokens, tokens).
-
-        An entry is 0 if the token of its row attends to the token of its column; otherwise, it is the lowest
-        finite number.
-
-        Returns:
-            The form that the architecture expects: one mask, or a dict with a mask for full attention and
-            one for sliding-window attention.
-        """
+        """Shape (1, 1, new tokens, tokens): 0 where a token attends, or else the lowest finite number."""
         config = self.backbone.config
         expected_form = _MASK_OF_ARCHITECTURE[config.model_type]
         window = getattr(config, "sliding_window", None)
@@ -412,8 +401,7 @@ def _take_row_of_cache(cache: Any, row: int, length: int) -> KeysAndValues:
     return [(layer.keys[row, :, :length], layer.values[row, :, :length]) for layer in cache.layers]
 
 
-def _group_trees(roots: Sequence[Branch], token_budget: int) -> Iterator[list[Branch]]:
-    """Divide trees into groups whose keys and values fit into memory together."""
+def _group_trees_within_budget(roots: Sequence[Branch], token_budget: int) -> Iterator[list[Branch]]:
     group: list[Branch] = []
     group_tokens = 0  # tokens whose keys and values the trees of the group keep
     for root in roots:
@@ -433,14 +421,10 @@ def _group_trees(roots: Sequence[Branch], token_budget: int) -> Iterator[list[Br
 def _divide_into_batches(
     level: Sequence[Branch], after_size: int, token_budget: int
 ) -> Iterator[list[Branch]]:
-    """Divide branches into batches of branches with the same shape, which can run in one forward pass.
-
-    The shape of a branch consists of the number of tokens before the branch, the number of tokens in the
-    branch, and the lengths of the inputs that end in the branch. The lengths count because each input adds
-    template tokens after the branch, which attend to the tokens of this input only.
-    """
+    """Branches of the same shape can run in one forward pass."""
     by_shape: dict[tuple[int, int, tuple[int, ...]], list[Branch]] = {}
     for branch in level:
+        # The lengths count because each input adds template tokens, which attend to its own tokens only.
         shape = (branch.start, len(branch.tokens), branch.input_lengths)
         by_shape.setdefault(shape, []).append(branch)
     for (start, size, input_lengths), branches in by_shape.items():

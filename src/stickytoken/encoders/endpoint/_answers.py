@@ -63,7 +63,7 @@ def read_answer(content: str | bytes, count: int) -> Answer:
     body = _parse_body(content, count)
     vector_of: dict[int, NDArray[np.float32]] = {}  # keyed by the position of the text
     problems: dict[int, str] = {}
-    for position, item in zip(_find_positions(body.data), body.data, strict=True):
+    for position, item in zip(_find_positions_in_request(body.data), body.data, strict=True):
         try:
             vector_of[position] = _decode_vector(item.embedding)
         except ValueError as error:
@@ -95,17 +95,9 @@ def _parse_body(content: str | bytes, count: int) -> _Body:
     return body
 
 
-def _find_positions(items: Sequence[_Item]) -> list[int]:
-    """Return, for each item of the answer, the position (from 0) of its text in the request.
-
-    Some servers send no indices, or 0 for every vector. Their vectors are in the order of the texts. Others
-    omit only the index 0, because their JSON library drops zeros. If one index is missing, its item belongs
-    to the text that no other index names.
-
-    Raises:
-        ValueError: the indices do not say which vector belongs to which text.
-    """
+def _find_positions_in_request(items: Sequence[_Item]) -> list[int]:
     in_order = list(range(len(items)))
+    # Some servers send no indices, or 0 for every vector. Their vectors are in the order of the texts.
     all_indices_are_equal = len({item.index for item in items}) == 1  # all None, or all 0
     if all_indices_are_equal:
         return in_order
@@ -114,7 +106,7 @@ def _find_positions(items: Sequence[_Item]) -> list[int]:
     for item in items:
         if item.index is not None:
             positions.append(item.index)
-        elif len(unnamed_positions) == 1:
+        elif len(unnamed_positions) == 1:  # some servers omit the index 0: their JSON library drops zeros
             positions.extend(unnamed_positions)
     if sorted(positions) != in_order:  # an index is missing, repeated, or too large
         raise ValueError("vectors whose indices do not match the texts")

@@ -122,13 +122,10 @@ class Answers:
                 self._connection = None
 
     def _select(self, query: str, texts: Sequence[str]) -> dict[str, Any]:
-        """Return the second column of a query for texts, keyed by text; texts without a row are left out.
-
-        The first column has the hashes of the texts. The query ends with ``IN``; here it gets the hashes.
-        """
+        """``query`` selects hashes of texts and one more column, and ends with ``IN``."""
         text_of_hash = {_hash_text(text): text for text in texts}
         hashes = list(text_of_hash)
-        values: dict[str, Any] = {}
+        values: dict[str, Any] = {}  # keyed by text; texts without a row are left out
         for start in range(0, len(hashes), _VALUES_IN_QUERY):
             queried_hashes = hashes[start : start + _VALUES_IN_QUERY]
             placeholders = ",".join("?" * len(queried_hashes))
@@ -150,11 +147,6 @@ class Answers:
 
     @contextmanager
     def _lock_connection(self) -> Iterator[sqlite3.Connection]:
-        """Yield the connection to the file; only one thread at a time can have it.
-
-        Raises:
-            RunError: the file cannot be read or written.
-        """
         with self._lock:
             try:
                 if self._connection is None:

@@ -355,7 +355,7 @@ class Client:
         except ValueError as error:
             error_body = read_error(content)  # some servers send errors with status 200
             reason = error_body.message if error_body.is_error else str(error)
-            raise TemporaryError(self._as_line(reason), Failure.UNUSABLE) from None
+            raise TemporaryError(self._shorten_to_line_without_key(reason), Failure.UNUSABLE) from None
         return Reply(answer.vectors, answer.tokens, seconds, answer.problems)
 
     def _post(self, texts: Sequence[str]) -> tuple[str, float]:
@@ -372,7 +372,7 @@ class Client:
         try:
             content = self._api.post("/embeddings", cast_to=str, body=body)
         except self._sdk.APIError as error:
-            problem = self._error_for(error)
+            problem = self._translate_sdk_error(error)
         if problem is not None:
             # Raised outside the except block, so that the SDK's error is not chained: it may contain the key.
             raise problem
@@ -402,8 +402,7 @@ class Client:
             return None
         return f"check the URL, which usually ends in /v1, as in {advised_url}#{self.address.model}"
 
-    def _error_for(self, error: Any) -> Exception:
-        """Return the error to raise in place of one of the SDK."""
+    def _translate_sdk_error(self, error: Any) -> Exception:
         # The class of an error of httpx, on which the SDK is built.
         cause = type(error.__cause__).__name__
         if isinstance(error, self._sdk.APITimeoutError):
@@ -412,12 +411,12 @@ class Client:
             return TemporaryError(f"no answer within {self.options.request_seconds:g} s", Failure.LATE)
         if isinstance(error, self._sdk.APIStatusError):
             return self._error_for_status(error.status_code, error.response.content, error.response.headers)
-        reason = self._as_line(str(error.__cause__ or error))
+        reason = self._shorten_to_line_without_key(str(error.__cause__ or error))
         return TemporaryError(reason, Failure.UNREACHED if cause == "ConnectError" else Failure.LOST)
 
     def _error_for_status(self, status: int, body: bytes, headers: Mapping[str, str]) -> Exception:
         """Return the error to raise for an HTTP status other than 200."""
-        message = self._as_line(read_error(body).message)
+        message = self._shorten_to_line_without_key(read_error(body).message)
         reason = f"HTTP {status}, {message}" if message else f"HTTP {status}"
         name = self.address.name
         if _NO_CREDIT in body or status == 402:
@@ -442,8 +441,7 @@ class Client:
             return RefusedError(reason, wrong_name)
         return RefusedError(reason)
 
-    def _as_line(self, text: str) -> str:
-        """Return a server's text for a message: without the key, on one line, and not too long."""
+    def _shorten_to_line_without_key(self, text: str) -> str:
         line = " ".join(self._key.removed_from(text).split())
         return line if len(line) <= _SHOWN_REASON else line[: _SHOWN_REASON - 1] + "…"
 

@@ -196,19 +196,11 @@ class Sender:
         return self.client.request(texts, reserved, counts_tokens=self.counts_tokens, attempts=attempts)
 
     def _require_working_server(self, since: float, access_error: ModelError | None) -> None:
-        """After a request failed, check that its texts are to blame, and not the server.
-
-        Unless the server has answered another request after `since`, it is sent a control text, which it has
-        answered before. If it fails on that too, ``access_error`` is raised, which the failed request
-        suggested (such as a wrong key).
-
-        Raises:
-            ModelError: the server refuses every text, or fails for longer than the option `patience` allows.
-        """
+        """Raise an error, such as the ``access_error`` of a failed request, unless its texts are to blame."""
         if self.client.last_answer > since:
-            return
+            return  # the server has answered another request
         try:
-            self._send(_CONTROL_TEXTS, attempts=None)
+            self._send(_CONTROL_TEXTS, attempts=None)  # which it has answered before
         except RefusedError as error:
             raise (access_error or error.access_error or self.client.make_refusal_error(error)) from None
         except TemporaryError as error:

@@ -237,12 +237,11 @@ def _is_same_vector(first: NDArray[np.float32], second: NDArray[np.float32]) -> 
     return float(exact_unit_vectors(first) @ exact_unit_vectors(second)) > _LEAST_AGREEMENT
 
 
-def _join(first: Reply, second: Reply) -> Reply:
-    """Return the replies to two requests as one; all of their vectors must be usable."""
+def _join_replies(first: Reply, second: Reply) -> Reply:
     tokens = None  # unless the server has counted both
     if first.tokens is not None and second.tokens is not None:
         tokens = first.tokens + second.tokens
-    return Reply(
+    return Reply(  # without problems: all of their vectors are usable
         vectors=np.concatenate([first.vectors, second.vectors]),
         tokens=tokens,
         seconds=first.seconds + second.seconds,
@@ -268,12 +267,6 @@ class _Questions:
         self.timed: list[tuple[int, float]] = []
 
     def ask(self, texts: Sequence[str]) -> Reply:
-        """Send texts, in smaller requests if the server refuses so many; return a reply with all vectors.
-
-        Raises:
-            RefusedError: the server refuses a text alone.
-            TemporaryError: the server fails, or gives no vector for one of the texts.
-        """
         own_tokens = sum(self.count_own(texts))
         expected_tokens = own_tokens + _MOST_EXTRA_TOKENS * len(texts)
         try:
@@ -282,7 +275,7 @@ class _Questions:
             if len(texts) == 1 or error.access_error is not None:  # fewer texts would not help
                 raise
             middle = len(texts) // 2
-            return _join(self.ask(texts[:middle]), self.ask(texts[middle:]))
+            return _join_replies(self.ask(texts[:middle]), self.ask(texts[middle:]))
         if reply.problems:
             first_problem = next(iter(reply.problems.values()))
             raise TemporaryError(first_problem, Failure.UNUSABLE)
@@ -331,11 +324,7 @@ class _Questions:
         return ModelError(f"{self.name} gives no usable answer ({error}): check the server, or try later")
 
     def use_base64_if_it_agrees(self, vectors: NDArray[np.float32]) -> None:
-        """Ask for one text in base64, which is shorter, and use it from now on if the vector is the same.
-
-        Args:
-            vectors: vectors of the fixed texts, received as lists.
-        """
+        """Base64 is shorter. ``vectors`` are those of the fixed texts, received as lists."""
         format_of_lists = self.client.request_format
         if format_of_lists.encoding == "omitted":  # the server refuses the field that asks for base64
             return
@@ -352,11 +341,6 @@ class _Questions:
             self.client.request_format = format_of_lists
 
     def ask_in_opposite_order(self, dimension: int) -> NDArray[np.float64]:
-        """Send the fixed texts in opposite order; return their unit vectors in the usual order, shape (n, d).
-
-        Args:
-            dimension: the number of components of the first vectors.
-        """
         try:
             reply = self.ask(SENTINELS[::-1])
         except RefusedError as error:
@@ -368,26 +352,18 @@ class _Questions:
                 f"{self.name} gives vectors of {dimension} components and then of "
                 f"{reply.vectors.shape[1]}: several models answer under this name"
             )
-        return exact_unit_vectors(reply.vectors)[::-1]
+        return exact_unit_vectors(reply.vectors)[::-1]  # in the usual order, shape (n, d)
 
     def ask_for_counts(self, max_length: int | None, tokenizer_known: bool) -> _Counting:
         """Find out how the server counts tokens, from one request with short texts and one with longer texts.
 
-        The server is taken to use the user's tokenizer if both find almost the same difference between the
-        number of tokens in the longer texts and the number of tokens in the short texts.
-
-        Args:
-            tokenizer_known: whether the user passed a tokenizer and said that the server uses it.
+        It is taken to use the user's tokenizer if both find almost the same difference between the requests.
+        If the user said that it does (``tokenizer_known``), but it doesn't, a ModelError is raised.
 
         Returns:
-            A `_Counting`. If the server uses the same tokenizer, ``overhead`` is the number of special tokens
-            per text. If the server uses a different tokenizer, ``tokens_per_unit`` is the number of tokens
-            that the server counts for each token of the user's tokenizer. If the server reports no counts, or
-            counts something other than tokens, ``counts_tokens`` is False.
-
-        Raises:
-            ModelError: the user said that the server uses the given tokenizer, but the server's token counts
-                differ.
+            The number of special tokens per text (``overhead``) if the tokenizers are the same, otherwise how
+            many tokens the server counts for each of the user's. ``counts_tokens`` is False if the server
+            reports no counts, or counts something other than tokens.
         """
         does_not_count = _Counting(counts_tokens=False)
         longer = [  # those that the model reads in full

@@ -117,8 +117,8 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         vectors = self._encoder.answers.find([prompt + text for text in dict.fromkeys(texts)])
         self._count_texts(texts, vectors.keys())
         uncached_texts = [text for text in texts if prompt + text not in vectors]
-        for text, ids in zip(uncached_texts, self._ids_of(uncached_texts), strict=True):
-            vectors[prompt + text] = self._artificial_vector(ids)
+        for text, ids in zip(uncached_texts, self._choose_ids_for_vectors(uncached_texts), strict=True):
+            vectors[prompt + text] = self._make_artificial_vector(ids)
         return np.stack([vectors[prompt + text] for text in texts])[:, : self._encoder.truncate_dim]
 
     def _count_texts(self, texts: Sequence[str], cached: Collection[str]) -> None:
@@ -137,8 +137,7 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
             recorded.longest = max([recorded.longest, *lengths])
         recorded.texts.update(new_texts)
 
-    def _ids_of(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids that the artificial vector of each text depends on."""
+    def _choose_ids_for_vectors(self, texts: Sequence[str]) -> list[list[int]]:
         if not isinstance(self.tokenizer, CandidateTokenizer):
             return self.content_ids(texts)
         # Without a tokenizer, hashes of the words take the place of token ids.
@@ -226,19 +225,13 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         shape = (_RANDOM_VECTORS, self._encoder.server.dimension)
         return np.random.default_rng(_SEED).standard_normal(shape, dtype=np.float32)
 
-    def _artificial_vector(self, ids: Sequence[int]) -> NDArray[np.float32]:
-        """Return a vector of shape (d,) that depends only on the ids.
-
-        The result is the mean of one random vector per token, plus a small random vector for the whole text.
-        Each token has the random vector whose index is the token id modulo the number of random vectors. A
-        hash of all ids chooses the random vector of the text.
-        """
+    def _make_artificial_vector(self, ids: Sequence[int]) -> NDArray[np.float32]:
         token_ids = np.asarray(ids, dtype=np.int64)
         hash_of_ids = int.from_bytes(hashlib.sha256(token_ids.tobytes()).digest()[:8], "little")
         vector = _WEIGHT_OF_TEXT * self._random_vectors[hash_of_ids % _RANDOM_VECTORS]
-        if len(ids) > 0:
+        if len(ids) > 0:  # the mean of one random vector per token
             vector = vector + self._random_vectors[token_ids % _RANDOM_VECTORS].mean(axis=0)
-        return np.asarray(vector, dtype=np.float32)
+        return np.asarray(vector, dtype=np.float32)  # shape (d,)
 
 
 def estimate_cost(encoder: EndpointEncoder, measurement: Callable[[Any], object]) -> CostEstimate:

@@ -276,7 +276,6 @@ class EndpointEncoder(TextEncoderBase):
                 )
 
     def _send(self, sender: Sender, batches: Sequence[Sequence[str]], *, one_attempt: bool = False) -> None:
-        """Send batches; before the first of a session and after every `CHECKED_EVERY`, check the model."""
         session = self.session
         start = 0
         while start < len(batches):

@@ -228,7 +228,6 @@ def list_choices(routes: Sequence[str], mappings: Mapping[tuple[str | None, Any]
 
 
 def _read_modules(folder: Path) -> list[dict[str, Any]]:
-    """Return what modules.json says about each module, such as its path and type; empty without the file."""
     path = folder / MODULES_FILE
     if not path.is_file():
         return []
@@ -236,7 +235,7 @@ def _read_modules(folder: Path) -> list[dict[str, Any]]:
         modules = json.loads(path.read_text("utf-8"))
         for module in modules:
             Path(module["path"])  # raises one of the errors below if there is no path, or it is not a string
-        return list(modules)
+        return list(modules)  # each with its path and type
     except (ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{path} is not a list of modules: {error}") from error
 

@@ -184,7 +184,7 @@ def has_weights(folder: Path) -> bool:
 
 @functools.cache
 def _hash_weights(path: Path, size: int, changed: int) -> str:
-    """Hash a file that a command asks for several times: again only if its size or time of change differ."""
+    """Cached, because a command asks for it several times. A changed file differs in size or time."""
     del size, changed
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -174,7 +174,7 @@ class TokenRows:
 
     @cached_property
     def _matrix_in_memory(self) -> NDArray[Any]:
-        """All stored rows, read at once because `mapping` may assign distant rows to consecutive ids."""
+        # All rows at once, because `mapping` may assign distant ones to consecutive ids.
         return self.matrix.read_whole()
 
     @cached_property

@@ -129,7 +129,6 @@ def user_tokenizer(
 
 
 def _count_declared_rows(module: TextModule) -> int | None:
-    """Return how many token vectors the model has by its files; None if they don't say."""
     weights = module.folder / "model.safetensors"
     if module.is_static:
         rows = static_rows(read_stored_tensors(weights)) if weights.is_file() else None
@@ -203,10 +202,7 @@ GENERIC_TYPES = ("bert", "mpnet", "roberta", "xlm-roberta")
 
 
 def _is_generic(folder: Path) -> bool:
-    """Return whether `AutoTokenizer` would choose the class that reads tokenizer.json.
-
-    Only the files of the model are read, so that torch need not be imported.
-    """
+    """Whether `AutoTokenizer` would take the class that reads tokenizer.json: asking it imports torch."""
     with suppress(ValueError, AttributeError):  # a damaged file, for which loading the model raises an error
         tokenizer_config = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
         model_config = json.loads((folder / "config.json").read_text("utf-8"))

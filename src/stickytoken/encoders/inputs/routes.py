@@ -160,10 +160,6 @@ def _find_route_in(router: Router, route: str | None, name: str) -> str:
 def _list_modules_on(
     route_of_router: str, router: Router, key: str, named_route: str | None, name: str
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the modules on a route of a Router, each with a key that begins with the Router's own.
-
-    A Router on this route contributes the modules on the route that it has for ``named_route``.
-    """
     chain: Any = router.sub_modules[route_of_router]
     for index, module in enumerate(chain):
         inner_key = f"{key}_{route_of_router}_{index}"
@@ -175,13 +171,7 @@ def _list_modules_on(
 
 
 def _copy_for_task(model: SentenceTransformer, task: str, name: str) -> RoutedModel:
-    """Return a model without a Router as one that encodes every text for a task, such as ``query``.
-
-    The user names the task as a route, so messages call it one.
-
-    Raises:
-        InputError: the model encodes all tasks alike, or does not know this one.
-    """
+    """The user has named the task of a model without a Router as a route, so messages call it one."""
     reads_tasks = _reads_tasks(model)
     if not _has_role_prompts(model) and not reads_tasks:
         raise InputError(
@@ -236,17 +226,13 @@ def _make_routed_model(
 
 
 def _reads_tasks(model: SentenceTransformer) -> bool:
-    """Return whether a module's vectors may depend on the task.
-
-    A module may take the task as an argument, have limits of its own for queries and documents (in attributes
-    such as `query_length`), or mention the task in its chat template.
-    """
     arguments_of_modules = model.module_kwargs or {}
     for key, module in model.named_children():
         arguments = [*getattr(module, "forward_kwargs", ()), *arguments_of_modules.get(key, ())]
         if "task" in arguments:
             return True
     first: Any = model[0]
+    # Limits of its own for queries and documents, in attributes such as `query_length`.
     has_own_lengths = any(getattr(first, f"{role}_length", None) is not None for role in Role)
     chat_template = getattr(getattr(first, "tokenizer", None), "chat_template", None)
     return has_own_lengths or "task" in str(chat_template or "")

@@ -139,7 +139,6 @@ def _read_template_around(
 
 
 def _preprocess(sample: str, model: SentenceTransformer, prompt: str, name: str) -> dict[str, Any]:
-    """Return what the model's own preprocessing makes of a text: the inputs of its first module."""
     try:
         features = model.preprocess([sample], prompt=prompt or None)
     except Exception as error:  # image and audio processors raise many kinds of errors
@@ -152,7 +151,7 @@ def _preprocess(sample: str, model: SentenceTransformer, prompt: str, name: str)
     mask = features.get("attention_mask", ids)  # not all models read a mask
     if not hasattr(ids, "shape") or not hasattr(mask, "shape"):  # audio processors return lists
         raise ModelError(f"{name}: its first module does not read token ids: pass a text model")
-    return features
+    return features  # the inputs of the model's first module
 
 
 def _find_position(content: tuple[int, ...], sequence: tuple[int, ...]) -> int | None:

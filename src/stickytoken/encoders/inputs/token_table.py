@@ -58,6 +58,6 @@ def _find_declared(module: torch.nn.Module) -> torch.nn.Module | None:
 
 
 def _as_table(module: Any) -> torch.nn.Module | None:
-    """Return the module if it has a row for each token id; None otherwise, as for image patch embeddings."""
+    # Image patch embeddings, for example, have no row for each token id.
     is_table = isinstance(getattr(module, "num_embeddings", None), int)
     return module if is_table and isinstance(module, torch.nn.Module) else None

@@ -118,21 +118,16 @@ def find_decoder(model: Any, name: str) -> Decoder:
 
 
 def _is_too_recurrent_for_prompts(backbone: Any) -> bool:
-    """Return whether tokens attend to no earlier ones, or recurrent layers read padding as text.
-
-    Any other model with recurrent layers is suitable, because it also has layers with attention. If padding
-    is read, the vector of a text depends on the longer texts of its batch.
-    """
     # transformers has no public attribute that says whether a model has recurrent layers.
     is_recurrent = bool(getattr(backbone, "_is_stateful", False))
     has_attention = getattr(backbone.config, "num_attention_heads", None) is not None
-    is_only_recurrent = is_recurrent and not has_attention
+    is_only_recurrent = is_recurrent and not has_attention  # its tokens attend to no earlier ones
+    # If padding is read, the vector of a text depends on the longer texts of its batch.
     reads_padding = backbone.config.model_type in _READS_PADDING
     return is_only_recurrent or reads_padding
 
 
 def _looks_ahead(decoder: Decoder) -> bool:
-    """Return whether another last token changes the states of the tokens before it."""
     # Any ids will do; the modulo keeps them within a small vocabulary.
     first_tokens = [token % decoder.rows for token in range(5, 9)]
     last_tokens = [token % decoder.rows for token in (9, 10)]
@@ -160,10 +155,7 @@ def hook_before(layer: torch.nn.Module, call: Callable[..., Any]) -> Hook:
 
 @contextmanager
 def _keep_hooks(hooks: Iterable[Hook]) -> Iterator[None]:
-    """Register hooks, and remove them at the end of the ``with`` block.
-
-    The hooks act only on calls by the current thread, because others may use the same model meanwhile.
-    """
+    """The hooks act only on calls by the current thread, because others may use the same model meanwhile."""
     owner = threading.get_ident()
 
     def call_for_owner(call: Callable[..., Any], *args: Any) -> Any:

@@ -193,7 +193,7 @@ class PromptedModel:
             # Padding and cached tokens are at the start, so indices counted from the end remain valid: in a
             # prompt of 5 tokens, index 3 becomes -2.
             indices_from_end.append([first - length, last - length, placeholder - length])
-        return _pad(filled, skipped_counts, indices_from_end)
+        return _pad_at_start(filled, skipped_counts, indices_from_end)
 
     def batch(self, layout: Features, cached_mask: torch.Tensor | None = None) -> PromptBatch:
         """Return a batch of filled prompts on the decoder's device.
@@ -223,14 +223,10 @@ class PromptedModel:
         )
 
 
-def _pad(
+def _pad_at_start(
     filled: Sequence[Ids], cached_counts: Sequence[int], indices_from_end: Sequence[Sequence[int]]
 ) -> Features:
-    """Return filled prompts as the features of `PromptedModel.layout`, padded at the start to equal lengths.
-
-    ``filled`` lacks the tokens whose states are cached. There are ``cached_counts`` of them in each row, by
-    which its positions are shifted. The pooled tokens and the placeholder are counted from the end.
-    """
+    """``filled`` lacks the tokens whose states are cached, of which each row has ``cached_counts``."""
     width = max(map(len, filled))
     padding_sizes = [width - len(row) for row in filled]
     padded_rows = [(0,) * padding + tuple(row) for padding, row in zip(padding_sizes, filled, strict=True)]
@@ -240,7 +236,9 @@ def _pad(
     # gets the first position.
     positions = (mask.cumsum(1) - 1).clamp(min=0) + torch.tensor(cached_counts)[:, None]
     ids = torch.tensor(padded_rows, dtype=torch.long)
-    indices = torch.tensor(indices_from_end) + width  # counted from the start of a padded row
+    # Of the pooled tokens and the placeholder, counted from the start of a padded row.
+    indices = torch.tensor(indices_from_end) + width
+    # The features of `PromptedModel.layout`.
     return dict(zip(_LAYOUT, (ids, mask, positions, indices), strict=True))
 
 
@@ -270,7 +268,7 @@ class PromptCache:
         # A batch needs three indices for each row, those of two pooled tokens and of the placeholder. The
         # indices have no effect on the cache, so all of them are set to the last token.
         indices_from_end = [[-1, -1, -1] for _ in prefixes]
-        layout = _pad(prefixes, cached_counts=[0] * len(prefixes), indices_from_end=indices_from_end)
+        layout = _pad_at_start(prefixes, cached_counts=[0] * len(prefixes), indices_from_end=indices_from_end)
         # Token prepending is off, because it changes no states before the placeholder, and the cached tokens
         # come before the placeholder.
         batch = replace(model.batch(layout), prepending=None)

@@ -158,7 +158,6 @@ class _PromptReuse(_Reuse):
     _cached_for: tuple[list[int], list[tuple[int, int]]] | None = field(default=None, init=False)
 
     def pays_off(self, rows: Sequence[PromptRow]) -> bool:
-        """Return whether cached prompt states save work on these rows and leave the vectors unchanged."""
         prompts = self.prompted.prompts
         if len(rows) < self.limits.rows * len(prompts):  # too few to make up for computing the cache
             return False
@@ -168,10 +167,7 @@ class _PromptReuse(_Reuse):
 
     @cached_property
     def agrees(self) -> bool:
-        """Whether cached prompt states give the same vectors as running whole prompts.
-
-        Vectors from cached states are wrong if the model's state consists of more than keys and values.
-        """
+        """Vectors from cached states are wrong if the model's state consists of more than keys and values."""
         # The first two sentences have the same length, so they are computed in one batch. A batch with two
         # sentences reveals a model whose cached state cannot be repeated for several rows.
         contents = [text.ids for text in self.prompted.tokenize(["a", "a", "one two three"])]
@@ -189,12 +185,7 @@ class _PromptReuse(_Reuse):
         return prefixes.agree(reused, plain, self.rounding)
 
     def cache_for(self, layer_counts: Sequence[int]) -> PromptCache:
-        """Return the cached states of the prompts for reading vectors after these numbers of layers.
-
-        The states are computed again only if the weights or the numbers of layers differ from those of the
-        last call. A change of values that leaves `weight_version` the same, such as an in-place change
-        through ``weight.data``, is not noticed.
-        """
+        """A change that `weight_version` doesn't show, such as in place in ``weight.data``, isn't noticed."""
         weight_versions = [weight_version(weight) for weight in self.prompted.decoder.model.parameters()]
         wanted_for = (list(layer_counts), weight_versions)
         if self._cache is None or self._cached_for != wanted_for:
@@ -213,23 +204,11 @@ class _SentenceReuse(_Reuse):
     def vectors_if_cheaper(
         self, contents: Sequence[Ids], layer_count: int, *, prompts_are_cached: bool
     ) -> NDArray[np.float32] | None:
-        """Return the vectors of sentences after ``layer_count`` layers, if reuse of prefixes saves enough.
-
-        The vector of a sentence is the mean of its vectors in all prompts.
-
-        Args:
-            contents: token ids of each sentence.
-            layer_count: number of layers to run.
-            prompts_are_cached: whether the alternative, `_PromptReuse`, would skip the tokens at the start of
-                each prompt. Compared with it, reuse of sentence prefixes saves less.
-
-        Returns:
-            The vectors, shape (sentences, d); None if reuse is impossible or saves too little.
-        """
         if not self._reuse_is_exact:
             return None
         vectors_in_prompts = []
         for index, prompt in enumerate(self.prompted.prompts):
+            # The tokens that `_PromptReuse`, the alternative, would skip.
             cached = prompt.prefix_length if prompts_are_cached else 0
             vectors = self._find_prefix_reuse(index, layer_count).vectors_if_cheaper(contents, cached)
             if vectors is None:
@@ -238,11 +217,11 @@ class _SentenceReuse(_Reuse):
                 return None
             vectors_in_prompts.append(vectors)
         means: NDArray[np.float32] = np.add.reduce(vectors_in_prompts) / np.float32(len(vectors_in_prompts))
-        return means
+        return means  # over all prompts, shape (sentences, d)
 
     @property
     def _reuse_is_exact(self) -> bool:
-        """Whether reuse gives the vectors exactly, because no state depends on later tokens."""
+        """Whether no state depends on later tokens."""
         model = self.prompted
         reading = model.reading
         reads_last_state = not reading.prompt.echoes
@@ -263,12 +242,10 @@ class _SentenceReuse(_Reuse):
             samples = prefixes.samples_with_copies(carrier, tokens=copied[:1])
 
             def states_of(inputs: dict[str, Any]) -> torch.Tensor:
-                """Return the states after the requested number of layers."""
                 return compute_states_after(decoder, [layer_count], inputs)[layer_count]
 
             def vectors_of_last_tokens(last_states: torch.Tensor) -> torch.Tensor:
-                """Return the vectors, shape (n, d), from the states of the last tokens, shape (n, 1, d)."""
-                return last_states[:, 0]
+                return last_states[:, 0]  # (n, 1, d) becomes (n, d)
 
             self._by_prompt[prompt_index, layer_count] = prefixes.PrefixReuse(
                 decoder.model,

@@ -100,15 +100,11 @@ class _MergedQuotes:
     tail: Ids = ()
 
     def with_words(self, ids: Ids) -> TokenizedText:
-        """Return a `TokenizedText` between these quotation marks, in which every id counts as a word."""
+        # Every id counts as a word.
         return TokenizedText(self.head, tuple((token_id,) for token_id in ids), self.tail)
 
     def split_from(self, content: Ids) -> TokenizedText:
-        """Return a `TokenizedText` with the ids of a quoted sentence.
-
-        The ids of the quotation marks, if present, form the head and the tail of the `TokenizedText`. Each of
-        the remaining ids counts as a word.
-        """
+        # ``content`` has the ids of a quoted sentence, perhaps with those of the quotation marks.
         head = self.head if content[: len(self.head)] == self.head else ()
         content = content[len(head) :]
         has_tail = content[len(content) - len(self.tail) :] == self.tail
@@ -198,11 +194,10 @@ class PromptTokenizer:
         tokenized = []
         for text, start, sentence, (ids, spans) in zip(texts, starts, sentences, encoded, strict=True):
             filled = _FilledPrompt(text, len(start), len(start) + len(sentence), ids, spans)
-            tokenized.append(self._group_into_words(filled))
+            tokenized.append(self._group_sentence_into_words(filled))
         return tokenized
 
-    def _group_into_words(self, filled: _FilledPrompt) -> TokenizedText:
-        """Return the ids of the sentence in a filled prompt, grouped by word."""
+    def _group_sentence_into_words(self, filled: _FilledPrompt) -> TokenizedText:
         is_echo = self.prompts[0].between is not None  # an echo has the sentence twice
         if is_echo:
             indices = self._find_content_of_echo(filled)
@@ -220,7 +215,6 @@ class PromptTokenizer:
         return _divide_into_words(content_ids, content_spans, filled)
 
     def _find_content_between_template_ids(self, filled: _FilledPrompt) -> range | None:
-        """Return the indices of the sentence's ids, if the template has the same ids around it as always."""
         ids = tuple(filled.ids)
         before = self.prompts[0].before[len(self._special) :]  # without special tokens, as in ``filled.ids``
         after = self.prompts[0].after
@@ -233,12 +227,11 @@ class PromptTokenizer:
         return range(start, stop)
 
     def _find_content_of_echo(self, filled: _FilledPrompt) -> range | None:
-        """Return the indices of the ids of the second copy, if it shares none with the template."""
         spans = filled.spans or ()  # never None, because `_find_echo_ids_around` requires spans
         first_character = _find_end_before_blanks(filled.text, filled.first_character)
-        # The ids of the copy come directly before the template's last ids.
+        # The ids of the second copy come directly before the template's last ids.
         stop = len(filled.ids) - len(self.prompts[0].after)
-        ids_of_copy = _select_ids_between(filled.ids, spans, first_character, filled.end_character)
+        ids_of_copy = _select_ids_between_characters(filled.ids, spans, first_character, filled.end_character)
         start = stop - len(ids_of_copy)  # the ids of the copy are consecutive
         is_empty = start == stop
         if not is_empty and spans[start][0] < first_character:
@@ -247,19 +240,12 @@ class PromptTokenizer:
         return range(start, stop)
 
     def _find_template_ids(self, pieces: tuple[str, ...], placeholder_id: int | None) -> PromptIds:
-        """Return the ids of a template that contains the sentence once (an echo contains it twice).
-
-        Sample sentences are encoded inside the template. The template's ids before the sentence are the
-        common prefix of the encoded samples, and the ids after the sentence are their common suffix.
-
-        Raises:
-            ModelError: the tokenizer merges the placeholder with the text next to it.
-        """
         # The empty sample is left out if the template has no text, because the filled prompt would be empty.
         samples = (*self._samples, "") if any(pieces) else self._samples
         filled_templates = [sample.join(pieces) for sample in samples]  # the sample stands between the pieces
         encoded = self._tokenizer.encode_many(filled_templates)
         rows = [tuple(row) for row in encoded]
+        # The template's ids are those that all samples have before and after the sentence.
         template_before = _find_common_prefix(rows)
         rows_after_prefix = [row[len(template_before) :] for row in rows]  # so that no id is in both
         after = _find_common_suffix(rows_after_prefix)
@@ -267,21 +253,17 @@ class PromptTokenizer:
         placeholder = None
         if placeholder_id is not None:
             placeholder = _find_placeholder(placeholder_id, before, after)
+        # Only an echo, which contains the sentence twice, has ids between.
         return PromptIds(before, between=None, after=after, placeholder=placeholder)
 
     def _find_merged_quotes(self) -> _MergedQuotes:
-        """Return the ids of quotation marks that the tokenizer merges with the sentence between them.
-
-        A quoted sentence usually ends with a full stop, which the tokenizer may merge with the quotation
-        mark. Two samples that end with a full stop are encoded inside the first template, and the template's
-        ids are removed. If the remaining ids of both samples begin or end with the same ids, these are the
-        ids of merged quotation marks. Otherwise, the result has no ids.
-        """
+        """A quoted sentence usually ends with a full stop, which may be merged with the quotation mark."""
         prompt = self.prompts[0]
         texts = [sample.join(self._first_template) for sample in ("a.", "The b.")]
         # `PromptIds.before` includes the special tokens.
         rows = [self._special + tuple(row) for row in self._tokenizer.encode_many(texts)]
         contents = [row[len(prompt.before) : len(row) - len(prompt.after)] for row in rows]
+        # Ids with which both samples still begin or end are those of merged quotation marks.
         return _MergedQuotes(head=_find_common_prefix(contents), tail=_find_common_suffix(contents))
 
     def _find_echo_template_ids(self, pieces: tuple[str, ...]) -> PromptIds:
@@ -318,12 +300,12 @@ class PromptTokenizer:
         first_start = _find_end_before_blanks(text, first_start)
         second_start = _find_end_before_blanks(text, second_start)
         prompt = PromptIds(
-            before=self._special + _select_ids_between(ids, spans, 0, first_start),
-            between=_select_ids_between(ids, spans, first_end, second_start),
-            after=_select_ids_between(ids, spans, second_end, len(text)),
+            before=self._special + _select_ids_between_characters(ids, spans, 0, first_start),
+            between=_select_ids_between_characters(ids, spans, first_end, second_start),
+            after=_select_ids_between_characters(ids, spans, second_end, len(text)),
             placeholder=None,
         )
-        content = _select_ids_between(ids, spans, second_start, second_end)
+        content = _select_ids_between_characters(ids, spans, second_start, second_end)
         # `fill` puts the ids of the second copy in both places. The result is right only if the first copy
         # has the same ids.
         if prompt.fill(content) != self._special + tuple(ids):
@@ -335,11 +317,7 @@ class PromptTokenizer:
 
 
 def _find_placeholder(placeholder_id: int, before: Ids, after: Ids) -> int:
-    """Return the index of `PLACEHOLDER`, the token whose state token prepending replaces by the sentence's.
-
-    Behind the sentence, the index is negative: counted from the prompt's end, it is the same for sentences of
-    any length.
-    """
+    """Behind the sentence, the index counts from the prompt's end: the same for sentences of any length."""
     if placeholder_id in before:
         return before.index(placeholder_id)
     if placeholder_id in after:
@@ -352,8 +330,7 @@ def _find_end_before_blanks(text: str, stop: int) -> int:
     return len(text[:stop].rstrip())
 
 
-def _select_ids_between(ids: Sequence[int], spans: Sequence[Span], start: int, stop: int) -> Ids:
-    """Return the ids that begin or end inside a range of characters."""
+def _select_ids_between_characters(ids: Sequence[int], spans: Sequence[Span], start: int, stop: int) -> Ids:
     selected_ids = []
     for token_id, (first, end) in zip(ids, spans, strict=True):
         begins_inside = start <= first < stop

@@ -223,8 +223,8 @@ def token_table(measured: MeasuredJob, numbers: TokenNumbers, judged: Judged) ->
         # Where no document is a wrong result without copies, the push is unknown and its interval endless.
         "push_low": np.where(np.isnan(measures.push.value), np.nan, measures.push.low),
         "push_high": np.where(np.isnan(measures.push.value), np.nan, measures.push.high),
-        "found": _column_of_documents(measured, "found"),
-        "documents": _column_of_documents(measured, "documents"),
+        "found": _make_column_of_documents(measured, "found"),
+        "documents": _make_column_of_documents(measured, "documents"),
         "vector_deviation": measures.vector_deviation,
         "confirmed": measures.confirmed,
         "verdict": judged.verdicts,
@@ -244,15 +244,15 @@ def token_table(measured: MeasuredJob, numbers: TokenNumbers, judged: Judged) ->
         table = table.with_columns(pl.Series("copies_seen", recognized_shares))
     # The pilots were measured, too, even if the job has only other tokens.
     table = table.filter(pl.col("token_id").is_in([token.id for token in job.tokens]))
-    return pl.concat([table, _rows_of_unmeasured_tokens(job)], how="diagonal_relaxed").sort("token_id")
+    return pl.concat([table, _make_rows_of_unmeasured_tokens(job)], how="diagonal_relaxed").sort("token_id")
 
 
-def _column_of_documents(measured: MeasuredJob, name: str) -> list[float | int | None]:
-    """Return a field of `InDocuments` for each token, None for those that were not measured in documents."""
+def _make_column_of_documents(measured: MeasuredJob, name: str) -> list[float | int | None]:
     value_by_id: dict[int, float | int] = {}
     if measured.in_documents is not None:
         values = getattr(measured.in_documents, name).tolist()
         value_by_id = dict(zip(measured.in_documents.ids.tolist(), values, strict=True))
+    # None for tokens that were not measured in documents.
     return [value_by_id.get(token_id) for token_id in measured.screened.ids.tolist()]
 
 
@@ -279,19 +279,14 @@ def _find_recognized_shares(measured: MeasuredJob) -> Floats | None:
 
 
 def _compute_recognized_shares(recognized: NDArray[np.int64], inserted: NDArray[np.int64]) -> Floats:
-    """Return which share of the inserted copies is recognized, shape (T,).
-
-    ``recognized`` has a number of copies for each token and carrier, shape (T, K). ``inserted`` has one for
-    each carrier, or for each token and carrier.
-    """
+    # Numbers of copies by token and carrier, shape (T, K); of the inserted ones, perhaps by carrier alone.
     inserted = np.broadcast_to(inserted, recognized.shape)
     # More may be recognized than were inserted, if words of the carrier are read as the token, too.
     shares: Floats = np.minimum(recognized, inserted).sum(axis=1) / inserted.sum(axis=1)
-    return shares
+    return shares  # shape (T,)
 
 
-def _rows_of_unmeasured_tokens(job: Job[ProfileSettings]) -> pl.DataFrame:
-    """Return the rows of the tokens whose copies the tokenizer reads as other entries, and why."""
+def _make_rows_of_unmeasured_tokens(job: Job[ProfileSettings]) -> pl.DataFrame:
     ids = [token.id for token in job.tokens if token.id in job.vocabulary.unspelled]
     shares = [job.vocabulary.unspelled[token_id] for token_id in ids]
     reasons = [f"not judged: the tokenizer reads {share:.0%} of its copies as this entry" for share in shares]

@@ -65,7 +65,7 @@ def describe_run(run: Run) -> RunDescription:
         notes=_notes(run),
         method=_describe_method(run.settings),
         strongest_title=wording.strongest_title(rule),
-        key_facts=_key_facts(run, rule),
+        key_facts=_list_largest_values(run, rule),
         plan_facts=_plan_facts(run.plan),
         figures=describe_figures(rule),
     )
@@ -146,8 +146,7 @@ def _notes(run: Run) -> list[str]:
     return caveats
 
 
-def _key_facts(run: Run, rule: RuleSettings) -> list[Fact]:
-    """Return the largest value of each measure, and whose it is."""
+def _list_largest_values(run: Run, rule: RuleSettings) -> list[Fact]:
     facts = []
     # The largest of the rough values of all other tokens would be one by chance.
     measured_closely = run.tokens.filter(pl.col("confirmed") | pl.col("severity").is_not_null())

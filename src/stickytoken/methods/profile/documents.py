@@ -270,10 +270,8 @@ def encode_documents(
 
 
 def _spread_evenly(places: Sequence[int], search: ExactSearch) -> tuple[int, ...]:
-    """Order documents so that the first few are as similar to the queries as all of them.
-
-    Otherwise, what copies do to the first eight could differ much from what they do to 64.
-    """
+    """Order documents so that the first few are as similar to the queries as all of them."""
+    # Otherwise, what copies do to the first eight could differ much from what they do to 64.
     by_similarity = sorted(places, key=lambda place: float(search.similarities[:, place].mean()))
     # The van der Corput sequence counts 0, 1, 2 ... and reverses the binary digits of each number. Its first
     # 2, 4, 8 ... terms are spread evenly over all positions.
@@ -366,11 +364,7 @@ def measure_in_all_documents(
 def _estimate_push(
     wrong_results: NDArray[np.bool_], panel: DocumentPanel, settings: ProfileSettings
 ) -> Intervals:
-    """Return the push of T tokens that were measured in the first n documents of the panel.
-
-    ``wrong_results`` says whether each document with copies is a wrong result of each of M queries, shape
-    (T, M, n).
-    """
+    # Whether each document with copies is a wrong result of each query: shape (T, M, measured documents).
     measured_count = wrong_results.shape[2]
     return push_ratios(
         wrong_results,
@@ -471,13 +465,10 @@ def measure_in_documents(
 
 
 def _find_ids_that_may_push(looks: Mapping[int, Look], thresholds: Mapping[int, float]) -> set[int]:
-    """Return the ids of the tokens to measure in more documents.
+    """Sequential halving (Karnin et al. 2013, "Almost optimal exploration in multi-armed bandits").
 
-    They are those whose push reaches its threshold and, of those with the largest pushes, the ones whose
-    interval does. This is sequential halving (Karnin et al. 2013, "Almost optimal exploration in multi-armed
-    bandits"), but no token is left out that reaches its threshold so far. So every look but the last can only
-    drop tokens: one that is dropped stays below its threshold, and a verdict of sticky rests on all
-    documents.
+    But no token is left out that reaches its threshold so far. So every look but the last can only drop
+    tokens: one that is dropped stays below its threshold, and a verdict of sticky rests on all documents.
     """
     largest_first = sorted(looks, key=lambda token_id: -looks[token_id].push.value / thresholds[token_id])
     largest = largest_first[: math.ceil(_KEPT_SHARE * len(looks))]

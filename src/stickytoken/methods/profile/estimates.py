@@ -87,10 +87,9 @@ def read_measurements(rows: pl.DataFrame) -> RoundResults:
 
 
 def _read_matrix(table: pl.DataFrame, column: str) -> NDArray[Any]:
-    """Return a column of lists of equal length as an array with one row per list."""
     # With a large vocabulary, lists of Python numbers would take a gigabyte.
     flat = table[column].explode().to_numpy(writable=True)
-    list_length = len(flat) // max(1, len(table))  # also without rows
+    list_length = len(flat) // max(1, len(table))  # the same for all lists; also without rows
     return flat.reshape(len(table), list_length)
 
 
@@ -284,22 +283,12 @@ def _require_different_effects(pilot_contractions: Floats) -> None:
 def _estimate_from_screening(
     values: Floats, pilot_rows: NDArray[np.intp], confirmed_pilots: Floats, confidence: float
 ) -> Intervals:
-    """Estimate the effect of each token from the few screening carriers.
+    """Estimate each token's effect beyond the ordinary one's from ``values`` in few carriers, shape (T, K).
 
-    Effects may be larger in the screening carriers than in the confirming carriers, which would make the
-    estimates too large. The means over the screening carriers are therefore scaled so that their standard
-    deviation over the pilots is the same as in the confirming carriers. The standard error is the same for
-    all tokens: the root mean square difference, over the pilots, between the scaled mean and the estimate
-    from the confirming carriers.
-
-    Args:
-        values: effect of each token in each screening carrier, shape (T, K).
-        pilot_rows: rows of the pilots in ``values``.
-        confirmed_pilots: effects of the pilots beyond the ordinary token's, from the confirming carriers.
-        confidence: coverage of the two-sided intervals.
-
-    Returns:
-        The effects relative to the ordinary token, with intervals.
+    Effects may be larger in the screening carriers than in the confirming ones, which would make the
+    estimates too large. So the means are scaled until they vary over the pilots as ``confirmed_pilots`` do,
+    the pilots' effects beyond the ordinary token's in the confirming carriers. The standard error is the same
+    for all tokens: the root mean square difference, over the pilots, between the two.
     """
     means = values.mean(axis=1)
     beyond_median = means - float(np.median(means[pilot_rows]))
@@ -351,7 +340,7 @@ def write_effects(folder: ResultFolder, screened: RoundResults, most_bytes: int 
     bytes_per_axis = np.dtype(np.float16).itemsize * len(pull)
     most_axes = max(1, most_bytes // bytes_per_axis)
     if most_axes < pull.shape[1]:
-        axes = _main_axes(pull, most_axes)
+        axes = _compute_main_axes(pull, most_axes)
         folder.write_table(AXES_FILE, pl.DataFrame({"axis": axes}))
         coordinates = [
             (block.astype(np.float32) @ axes.T).astype(np.float16) for block in _iterate_blocks(pull)
@@ -367,8 +356,8 @@ def write_effects(folder: ResultFolder, screened: RoundResults, most_bytes: int 
     folder.write_table(EFFECTS_FILE, table)
 
 
-def _main_axes(vectors: NDArray[Any], count: int) -> NDArray[np.float32]:
-    """Return the orthonormal axes, as rows, on which the vectors vary most around the zero vector."""
+def _compute_main_axes(vectors: NDArray[Any], count: int) -> NDArray[np.float32]:
+    """Orthonormal axes, as rows, on which the vectors vary most around the zero vector."""
     products = np.zeros((vectors.shape[1], vectors.shape[1]))
     for block in _iterate_blocks(vectors):
         block_float32 = block.astype(np.float32)

@@ -161,7 +161,7 @@ def choose_texts(
     corpus = job.sentences
     _require_spelled_tokens(job)
     probes.require_insertion(encoder, settings.inserted_as)
-    _require_precision(encoder, settings)
+    _require_screening_precision(encoder, settings)
 
     needed = carriers_needed(settings) if carriers is None else carriers
     groups = texts.group_texts(encoder, corpus)
@@ -195,8 +195,8 @@ def _require_spelled_tokens(job: Job[ProfileSettings]) -> None:
         )
 
 
-def _require_precision(encoder: Encoder, settings: ProfileSettings) -> None:
-    """Try the precision of the screening round now, because a model may refuse it."""
+def _require_screening_precision(encoder: Encoder, settings: ProfileSettings) -> None:
+    # Now, before anything is measured, because a model may refuse it.
     if settings.screen_precision is not None:
         reader_of_ids = require_ids(encoder, purpose=f"screening in {settings.screen_precision}")
         reader_of_ids.at(settings.screen_precision)  # only for the error that it may raise

@@ -262,7 +262,6 @@ def _measure_in_carriers(
 def _choose_screening_carriers(
     job: Job[ProfileSettings], plan: ProfilePlanRecord, pilots: RoundResults
 ) -> list[int]:
-    """Return the plan indices of the few carriers that represent all, by what copies of the pilots do."""
     count = job.settings.screening_texts
     measured_count = pilots.contractions.shape[1]  # a small run measures pilots in the first carriers only
     carriers = plan.carriers[:measured_count]
@@ -274,6 +273,7 @@ def _choose_screening_carriers(
     candidate_count = max(count, int(_SCREENING_CANDIDATE_SHARE * len(carriers)))
     # Those that ordinary copies erase least: the effects of other tokens stand out in them.
     candidates = np.argsort(ordinary_contractions, kind="stable")[:candidate_count]
+    # They are indices in the plan.
     return texts.representative_carriers(pilots.contractions, lengths, candidates, count)
 
 

@@ -66,7 +66,6 @@ def group_texts(encoder: Encoder, corpus: Sentences) -> list[TextGroup]:
 
 
 def _find_readable_kinds(encoder: Encoder) -> Sentences | None:
-    """Return the bundled kinds of text; None if the tokenizer does not know enough of their characters."""
     kinds = drop_indistinguishable(text_kinds(), encoder.tokenizer)
     unknown_share = kinds.unknown or 0.0  # None if the tokenizer does not say which characters it knows
     return kinds if unknown_share <= LARGEST_UNKNOWN else None
@@ -117,7 +116,7 @@ def choose_carriers(
     Raises:
         InputError: The groups have fewer short texts than ``needed``.
     """
-    most_of_group = _most_of_group([len(group.texts) for group in groups], needed)
+    most_of_group = _limit_share_of_group([len(group.texts) for group in groups], needed)
     wanted_length = length or 0.0  # the shortest texts are those nearest to 0 tokens
     pool: list[str] = []
     group_names: list[str] = []  # name of the group of each text in the pool
@@ -165,11 +164,8 @@ def _short_texts_of_group(
     return sorted(accepted, key=lambda text: abs(len(ids_of_text[text]) - length))[:most]
 
 
-def _most_of_group(sizes: Sequence[int], needed: int) -> int:
-    """Return how many texts a group contributes at most, so that all together have as many as needed.
-
-    ``sizes`` has the number of texts in each group.
-    """
+def _limit_share_of_group(sizes: Sequence[int], needed: int) -> int:
+    """How many texts a group contributes at most, so that groups of these ``sizes`` have enough together."""
     most = math.ceil(needed / len(sizes))
     # Where a group has fewer texts, the others contribute more.
     while most < max(sizes) and sum(min(size, most) for size in sizes) < needed:
@@ -178,7 +174,6 @@ def _most_of_group(sizes: Sequence[int], needed: int) -> int:
 
 
 def _shorten_to_first_sentences(encoder: Encoder, texts: Sequence[str]) -> list[str]:
-    """Return the texts, the long ones shortened, without repetitions. A text that is one sentence is kept."""
     short_texts = []
     for text, ids in zip(texts, encoder.content_ids(texts), strict=True):
         is_long = len(ids) > _SENTENCE_TOKENS

@@ -193,13 +193,8 @@ def compute(
 def _make_token_table(
     scores: pl.DataFrame, validations: pl.DataFrame, vocabulary: pl.DataFrame, outlier_bound: float
 ) -> pl.DataFrame:
-    """Return the table tokens.parquet.
-
-    Returns:
-        One row for each token in ``scores``. For tokens that were not validated, the rates and verdicts
-        are null.
-    """
     rates = validations.select("token_id", "lift", *_RATES).rename(_RATES)
+    # The rates and verdicts of other tokens are null.
     is_validated = pl.col("validation_rate").is_not_null()
     is_outlier = pl.col("validation_rate") > outlier_bound
     verdict = pl.when(is_outlier).then(pl.lit("sticky")).otherwise(pl.lit("benign"))

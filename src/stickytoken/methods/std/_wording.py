@@ -47,7 +47,7 @@ def describe_run(run: Run) -> RunDescription:
     """Return what is said about a run in the terminal and in reports."""
     return RunDescription(
         headline=_write_headline(run),
-        lines=_list_lines(run),
+        lines=_list_terminal_lines(run),
         coverage=[],  # the lines say how many tokens were validated
         notes=_list_caveats(run),
         method=_describe_method(run.settings),
@@ -66,17 +66,16 @@ def describe_similarity(similarity: Similarity) -> str:
 
 def _write_headline(run: Run) -> str:
     if run.sticky.is_empty():
-        return f"{run.model_title}: {_count_sticky(run)}"
+        return f"{run.model_title}: {_say_how_many_are_sticky(run)}"
     worst = run.sticky.row(0, named=True)  # the highest rate comes first
     return (
-        f"{run.model_title}: {_count_sticky(run)} The worst, {worst['token']!r}, draws "
+        f"{run.model_title}: {_say_how_many_are_sticky(run)} The worst, {worst['token']!r}, draws "
         f"{worst['validation_rate']:.0%} of the unrelated pairs together; "
         f"beyond {run.result.rate_threshold:.0%} a candidate is sticky."
     )
 
 
-def _count_sticky(run: Run) -> str:
-    """Say in one sentence how many of the candidates are sticky."""
+def _say_how_many_are_sticky(run: Run) -> str:
     sticky = run.result.sticky
     sticky_tokens = f"{sticky or 'No'} sticky {'token' if sticky == 1 else 'tokens'}"
     candidates = run.result.candidates
@@ -84,12 +83,11 @@ def _count_sticky(run: Run) -> str:
     return f"{sticky_tokens} by the paper's definition among {validated}."
 
 
-def _list_lines(run: Run) -> list[str]:
-    """Return the lines that the terminal shows: the result, and what it rests on."""
+def _list_terminal_lines(run: Run) -> list[str]:
     result = run.result
     scope = "all" if result.scored == run.available else "a selection of"
     return [
-        _count_sticky(run),
+        _say_how_many_are_sticky(run),
         (
             f"method std, {scope} {result.scored:,} of {run.available:,} available tokens; "
             f"mean similarity u = {run.plan.mean_similarity:.4f}"
@@ -212,7 +210,7 @@ def describe_probe(probed: Sequence[StdEvidence]) -> list[ProbeTable | str]:
         ProbeTable(
             "Validation rate: share of unrelated pairs that the token pulls together",
             ("id", "token", "category", "rate", "prefix", "suffix", "random", "lift"),
-            [_list_cells(evidence) for evidence in probed],
+            [_list_cells_of_probe(evidence) for evidence in probed],
         ),
         # All tokens are measured on the same number of pairs.
         f"{probed[0].pairs} pairs below the model's mean similarity; lift is the mean rise of the "
@@ -220,8 +218,7 @@ def describe_probe(probed: Sequence[StdEvidence]) -> list[ProbeTable | str]:
     ]
 
 
-def _list_cells(evidence: StdEvidence) -> list[object]:
-    """Return a row of the table of `describe_probe`; all rates are those by the cosine."""
+def _list_cells_of_probe(evidence: StdEvidence) -> list[object]:
     rate = evidence.validation_rate["cosine"]
     rates_by_placement = [
         evidence.by_placement[placement]["cosine"] for placement in ("prefix", "suffix", "random")

@@ -379,7 +379,6 @@ class ScoringState:
         ]
 
     def _update_bounds(self, rows: NDArray[np.intp]) -> None:
-        """Compute `series_bounds` and `has_risen` of the tokens in these rows from their distances."""
         known_distances = self.distances[rows]
         constants = self._pairs.constants(Metric.COSINE)
         self.series_bounds[rows] = score_bounds(known_distances, self.alone[rows], constants)
@@ -413,12 +412,10 @@ class _KnownDistances:
         self._frames: list[pl.DataFrame] = []  # the rows of all scoring stages so far
 
     def add_all_texts(self, name: str, rows: NDArray[np.intp]) -> None:
-        """Encode all texts of the tokens in these rows."""
         if len(rows):
             self.add(name, rows, [self.pairs.text_indices] * len(rows))
 
     def add(self, name: str, rows: NDArray[np.intp], text_indices: Sequence[Sequence[int]]) -> None:
-        """Encode the texts at ``text_indices`` for each token in ``rows``, in a stage of this name."""
         chosen = [self.tokens[row] for row in rows.tolist()]
         indices_by_id = {token.id: indices for token, indices in zip(chosen, text_indices, strict=True)}
         paths = {token.id: self._paths[token.id] for token in chosen}
@@ -575,7 +572,7 @@ def score_tokens(
     """
     known = _KnownDistances(job, pairs, runner)
     token_count = len(job.tokens)
-    sample = _draw_sample(token_count, sample_size, job.settings.seed)
+    sample = _draw_rows_to_score_first(token_count, sample_size, job.settings.seed)
     known.add_all_texts("sample", sample)
     if len(sample) < token_count:
         scoring_texts = _expect_texts_after_sample(pairs, token_count - len(sample))
@@ -587,8 +584,7 @@ def score_tokens(
     return known.make_table(sample)
 
 
-def _draw_sample(token_count: int, sample_size: int, seed: int) -> NDArray[np.intp]:
-    """Return the rows of the tokens that are scored exactly first: of all, if there are few."""
+def _draw_rows_to_score_first(token_count: int, sample_size: int, seed: int) -> NDArray[np.intp]:
     if token_count < _SAMPLED_FROM * sample_size:
         return np.arange(token_count)
     generator = np.random.default_rng([seed, _SAMPLE_KEY])
@@ -624,20 +620,7 @@ def _add_texts_of_candidates(known: _KnownDistances, sample: NDArray[np.intp]) -
 
 
 def _find_rows_to_score(state: ScoringState, scores_needed: int, likely_threshold: float) -> NDArray[np.intp]:
-    """Return the rows of the tokens to score next: those that may be among the best ``scores_needed`` tokens.
-
-    The row of a token is returned if some distances of the token are unknown and the upper bound of its score
-    reaches a threshold. The threshold is chosen so that no token is scored without need:
-
-    - The threshold starts at ``likely_threshold``. If too few upper bounds reach ``likely_threshold``, the
-      threshold is lowered until enough of them do.
-    - Once at least ``scores_needed`` exact scores are known, the threshold is raised to the lowest of the
-      ``scores_needed`` best scores if that score exceeds the threshold.
-
-    Returns:
-        Row indices in ascending order. If no rows are returned, the best ``scores_needed`` scores are known
-        exactly, and the upper bounds of all other tokens are below the lowest of these scores.
-    """
+    """Tokens that may be among the best ``scores_needed``; none if these are known exactly."""
     upper_bounds = state.upper_bounds
     is_complete = state.is_complete
     # Once all distances of a token are known, its upper bound is its score. Best first.
@@ -649,5 +632,6 @@ def _find_rows_to_score(state: ScoringState, scores_needed: int, likely_threshol
     # Enough bounds reach the threshold if this many do.
     tokens_at_a_time = min(len(upper_bounds), math.ceil(_AT_A_TIME * scores_needed))
     bound_of_last_token = np.sort(upper_bounds)[::-1][tokens_at_a_time - 1]
+    # ``likely_threshold`` is lowered if too few bounds reach it, and raised to the lowest score needed.
     threshold = max(lowest_needed_score, min(likely_threshold, bound_of_last_token))
     return np.flatnonzero(~is_complete & (upper_bounds >= threshold - _SLACK))

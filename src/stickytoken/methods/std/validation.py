@@ -84,10 +84,7 @@ class ValidationStage:
 
     @cached_property
     def _probe_indices(self) -> NDArray[np.intp]:
-        """Where each text is in `probes`, shape (pairs, placements, copies).
-
-        The probes come in blocks: the texts with 1, 2, ... copies of one carrier and placement.
-        """
+        """Where each text is in `probes`, whose blocks have 1, 2, ... copies of one carrier and placement."""
         copies = self.settings.copies
         index_of_carrier = {carrier: index for index, carrier in enumerate(self._distinct_carriers)}
         distinct_count = len(self._distinct_carriers)
@@ -99,7 +96,7 @@ class ValidationStage:
             Placement.RANDOM: 2 * distinct_count + np.arange(len(self.carriers)),
         }
         block_starts = np.stack([blocks[placement] * copies for placement in PLACEMENTS], axis=1)
-        return block_starts[:, :, None] + np.arange(copies)
+        return block_starts[:, :, None] + np.arange(copies)  # shape (pairs, placements, copies)
 
     @cached_property
     def _before(self) -> dict[Metric, Floats]:
