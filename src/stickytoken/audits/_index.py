@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.audits.results import IndexRecord
+from stickytoken.audits.vectors import COMPARED, StoredVectors
 from stickytoken.data.documents import Document, DocumentSource, NamedColumns, open_documents
 from stickytoken.data.metrics import fingerprint
 from stickytoken.data.rows import Meter, Skipped
@@ -24,7 +25,6 @@ from stickytoken.errors import InputError
 from stickytoken.insertion import Token
 from stickytoken.measurement.texts import encode_probes, tokenize_probes
 from stickytoken.methods.runner import Runner
-from stickytoken.scanning.vectors import COMPARED, StoredVectors
 from stickytoken.search import TOP, ExactSearch
 from stickytoken.settings.audit import AuditSettings
 from stickytoken.settings.reading import ColumnChoice, Columns, columns_of
