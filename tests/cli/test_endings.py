@@ -167,7 +167,6 @@ def test_only_a_defect_prints_a_traceback(monkeypatch, tmp_path):
         ("tokens m -q -v", naming("--quiet", "--verbose")),
         ("detect m n", "extra argument"),
         ("detect m --set workers=2", naming("workers", "engine=ray")),
-        ("scan r d --queries q.txt", naming("--queries", "--effect")),
         ("scan r d --set workers=0", "--set workers"),
         ("check m --out x.json", naming("--out", "json", "junit", "sarif")),
         ("check m --fail-on odd", naming("'odd'", "sticky", "mild", "serious", "severe")),

@@ -14,7 +14,6 @@ import tiny_architectures as architectures
 from naming import naming
 from stickytoken import ImpactSettings, audit, impact, load_encoder
 from stickytoken.audits import AuditSettings, _index
-from stickytoken.data.documents import Document
 from stickytoken.data.metrics import RerankingTask, RetrievalTask
 from stickytoken.data.tasks import load_task
 from stickytoken.encoders.roles import Role, describe_prompts, in_role, prompts_of
@@ -24,8 +23,6 @@ from stickytoken.measurement.engine import ignore_progress
 from stickytoken.methods.base import Job
 from stickytoken.methods.profile.documents import choose_collection, encode_documents
 from stickytoken.methods.runner import Runner
-from stickytoken.scanning._effects import EffectPass, EffectRequest, PanelTexts
-from stickytoken.scanning._search import Keeper
 from stickytoken.settings.prompting import Prompting
 from stickytoken.vocabulary import categorize
 
@@ -278,18 +275,6 @@ def test_an_audit_searches_with_query_vectors(run, library, collection):
     search = _index.encode_index(index, encoder, settings, Runner.in_memory(encoder, ignore_progress))
     queries = library.encode_query(list(index.queries.texts), normalize_embeddings=True)
     np.testing.assert_allclose(search.queries, queries, **CLOSE)
-
-
-def test_effects_are_measured_with_query_vectors(library):
-    documents = tiny.sentences(40)
-    reference = [Document(number, str(number), text) for number, text in enumerate(documents)]
-    request = EffectRequest(encoder_of_documents(library), run_identity="")
-    panel = EffectPass(request, PanelTexts(TEXTS, reference, "these"), Keeper()).panel
-    for vectors, encode, of in (
-        (panel.queries, library.encode_query, TEXTS),
-        (panel.reference, library.encode_document, documents),
-    ):
-        np.testing.assert_allclose(vectors, encode(of, normalize_embeddings=True), **CLOSE)
 
 
 def test_the_command_prints_and_records_the_prompts(prompted, collection):

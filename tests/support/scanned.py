@@ -4,11 +4,9 @@ from pathlib import Path
 
 import profiled
 from stickytoken import load_encoder
-from stickytoken.cleaning import CleaningRules
 
 STICKY = profiled.WORDS[7]
 OTHER = profiled.WORDS[::2]
-RULES = CleaningRules(words=(STICKY,))
 COPIES = 8
 
 

@@ -9,6 +9,7 @@ import stickytoken.measurement as store
 from stickytoken import wall_time
 from stickytoken.audits import results
 from stickytoken.audits.results import Audit, audits_in, open_audit
+from stickytoken.audits.vectors import StoredVectors, VectorSource, open_vectors
 from stickytoken.cleaning import Cleaner
 from stickytoken.cleaning.rules import CleaningRules, rules_of_run
 from stickytoken.data.documents import DocumentSource, NamedColumns, open_documents
@@ -23,7 +24,6 @@ from stickytoken.measurement.ray_engine import EngineChoice, chosen_engine
 from stickytoken.measurement.whole_progress import WholeProgress
 from stickytoken.methods.probes import require_insertion
 from stickytoken.methods.runner import Runner
-from stickytoken.scanning.vectors import StoredVectors, VectorSource, open_vectors
 from stickytoken.settings import choose_insertion
 from stickytoken.settings.audit import AuditSettings
 from stickytoken.settings.reading import ColumnChoice
@@ -66,7 +66,7 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
         source_column: the column with the source or topic of documents and queries, by which results are also
             divided. If None, it is ``source`` or ``topic``, if there is one.
         vectors: the vectors of the documents, if an index has them already, so that only queries and
-            documents with copies are encoded: anything that `stickytoken.scanning.vectors.open_vectors`
+            documents with copies are encoded: anything that `stickytoken.audits.vectors.open_vectors`
             takes. A few documents are encoded to compare.
         allow: file of words and special tokens whose copies in documents are accepted, one on each line.
         known: file of documents whose copies are accepted, as ``scan --set write-known=FILE`` writes it.

@@ -7,12 +7,13 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.audits.results import IndexRecord
+from stickytoken.audits.vectors import COMPARED, StoredVectors, Vectors
 from stickytoken.data.documents import Document, DocumentSource, NamedColumns, open_documents
 from stickytoken.data.metrics import fingerprint
 from stickytoken.data.rows import Meter, Skipped
@@ -24,7 +25,6 @@ from stickytoken.errors import InputError
 from stickytoken.insertion import Token
 from stickytoken.measurement.texts import encode_probes, tokenize_probes
 from stickytoken.methods.runner import Runner
-from stickytoken.scanning.vectors import COMPARED, StoredVectors
 from stickytoken.search import TOP, ExactSearch
 from stickytoken.settings.audit import AuditSettings
 from stickytoken.settings.reading import ColumnChoice, Columns, columns_of
@@ -46,7 +46,6 @@ INDEX = "index"
 INDEX_QUERIES = "queries"
 """Name of the stage that encodes queries."""
 
-Vectors: TypeAlias = NDArray[np.float32]
 AnyQuery = TypeVar("AnyQuery")
 
 

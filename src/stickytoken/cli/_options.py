@@ -170,14 +170,6 @@ AuditFolder: TypeAlias = Annotated[
         help="Folder of an audit. Also search for the tokens that are sticky there.",
     ),
 ]
-IndexVectors: TypeAlias = Annotated[
-    Path | None,
-    texts_option(
-        "--vectors",
-        help="Vectors of the documents that an index has already (npy, parquet, jsonl, csv, or FAISS), so "
-        "that the documents need not be encoded.",
-    ),
-]
 AllowedWords: TypeAlias = Annotated[
     Path | None,
     texts_option(
@@ -465,7 +457,7 @@ def tell_layer(encoder: stickytoken.Encoder) -> None:
 
 @contextmanager
 def cost_announced(
-    encoder: stickytoken.Encoder | DeferredModel | None,
+    encoder: stickytoken.Encoder | DeferredModel,
     loading: AnyModelOptions,
     rehearse: Callable[[Any, Path], object],
 ) -> Iterator[ProgressCallback]:
@@ -474,7 +466,7 @@ def cost_announced(
     The estimate is printed before the first request, and the user is asked to confirm it.
 
     Args:
-        encoder: The encoder, which may be loaded later; None if the command uses none.
+        encoder: The encoder, which may be loaded later.
         loading: The options that the user passed.
         rehearse: Function that does the work of the command with an encoder and a folder. To estimate the
             cost, this function is called with a stand-in for the encoder, which only counts texts
@@ -483,7 +475,7 @@ def cost_announced(
     from stickytoken.encoders.endpoint.encoder import EndpointEncoder
     from stickytoken.loading import DeferredModel
 
-    def ask_before_sending(loaded: stickytoken.Encoder | None) -> None:
+    def ask_before_sending(loaded: stickytoken.Encoder) -> None:
         """Let an endpoint's encoder ask the user before its first request."""
         if isinstance(loaded, EndpointEncoder):
             loaded.session.before_sending = partial(_confirm_cost, loaded, loading, rehearse)

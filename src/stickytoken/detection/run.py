@@ -510,7 +510,7 @@ def next_steps(run: Run, repair_verified_on: str | None = None) -> tuple[NextSte
         scanned = NextStep("find documents that repeat a word or contain special tokens", scan)
         return NextStep("see what copies do to your own documents", audit), scanned
     clean = NextStep("then take the copies out of them", f"stickytoken clean {folder} YOUR_DOCUMENTS")
-    find = NextStep("find the documents that contain copies", f"{scan} --effect")
+    find = NextStep("find the documents that contain copies", scan)
     if not run.repairable:
         return find, clean
     check = NextStep("check the repaired copy, or another model, in CI", "stickytoken check YOUR_FOLDER")

@@ -126,7 +126,6 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
     if documents is not None:
         if isinstance(documents, (str, Path)):
             open_documents(documents, NamedColumns(column))  # fail before a detection, not after it
-        # Effects are not measured, because they do not decide whether a document makes the check fail.
         scan_documents = partial(
             scan,
             documents=documents,

@@ -319,8 +319,6 @@ class ShownDocument:
     words: list[tuple[str, int]]  # the first few words that were found, each with its number of copies
     has_more_words: bool  # whether more words were found than `words` contains
     share: str  # percentage of the text that all words found take up
-    severity: str | None  # None if the effect was not measured
-    effect: str  # what the copies do to the document's rank; empty if not measured
     # Consecutive parts of the excerpt, each with a flag that says whether the part is a finding.
     pieces: list[tuple[str, bool]]
 
@@ -331,7 +329,6 @@ class ShownScan:
 
     name: str  # the documents as the user named them
     headline: str
-    basis: str | None  # how the effects of copies were computed; None if they were not computed
     sources: DataTable  # for each source, how many documents it has, and how many have findings
     documents: list[ShownDocument]  # the worst documents, worst first
     more: int  # number of documents with findings that are not shown
@@ -450,7 +447,6 @@ def show_scans(content: RunContent) -> list[ShownScan]:
             ShownScan(
                 name=scan.record.documents,
                 headline=scan_wording.headline(scan),
-                basis=scan_wording.basis(scan),
                 sources=DataTable(*scan_wording.source_table(scan, _MOST_SOURCES)),
                 documents=[_show_document(row) for row in worst.iter_rows(named=True)],
                 more=len(scan.documents) - len(worst),
@@ -471,11 +467,6 @@ def _show_document(row: dict[str, Any]) -> ShownDocument:
     place = row["path"]
     if place is not None and row["line"] is not None:
         place = f"{place}, line {row['line']}"
-    effect = ""
-    if row["effect"] is not None:
-        effect = f"effect {number(row['effect'], 2)} SD"
-        if row["moves_up"] is not None:
-            effect += f", moves up for {row['moves_up']:.0%} of the queries"
     return ShownDocument(
         id=row["id"],
         place=place,
@@ -483,7 +474,5 @@ def _show_document(row: dict[str, Any]) -> ShownDocument:
         words=words,
         has_more_words=has_more_words,
         share=share,
-        severity=row["severity"],
-        effect=effect,
         pieces=[(piece["text"], piece["found"]) for piece in row["excerpt"]],
     )

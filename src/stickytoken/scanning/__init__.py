@@ -1,4 +1,4 @@
-"""Scan documents for copies of sticky tokens, and measure the effect of the copies.
+"""Scan documents for copies of sticky tokens.
 
 This file imports nothing, so that worker processes can load the package without NumPy or Polars.
 """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import heapq
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,10 +16,8 @@ from stickytoken.data.documents import Document, Documents, Record
 from stickytoken.data.rows import Meter, Skipped
 from stickytoken.measurement import ResultFolder, ShardCost
 from stickytoken.measurement.engine import Progress, ProgressCallback
-from stickytoken.scanning._workers import KEPT_TEXT, examine_batches
+from stickytoken.scanning._workers import examine_batches
 
-# Name under which the findings of every batch are stored.
-_TOKENS = "tokens"
 # Name of the column that holds the number of a batch.
 _BATCH = "batch"
 # Maximum size of a batch, in documents and in characters, which limits the memory that a scan needs and the
@@ -31,54 +28,42 @@ _CHARACTERS = 4_000_000
 _NAMED_RECORDS = 100
 # Maximum number of sources to count. A column with more distinct values probably does not name sources.
 _MOST_SOURCES = 10_000
-# Name of the stage that searches documents, and the unit of its progress.
+# Name of the stage that searches documents, which its shards have too, and the unit of its progress.
 _SEARCH = "scan"
 _SEARCH_UNIT = "documents"
 
 
 class Keeper:
-    """Stores what was found in each batch in the folder of a scan, or in memory if there is no folder.
-
-    A batch has its findings under one name and their effects under another.
+    """Stores the findings of each batch in the folder of a scan; without a folder, nothing is stored.
 
     Args:
-        folder: folder of the scan; if None, the findings are kept in memory.
+        folder: folder of the scan.
         begin: called once, just before the first batch is written to the folder.
     """
 
     def __init__(self, folder: ResultFolder | None = None, begin: Callable[[], None] | None = None) -> None:
         self._folder = folder
         self._begin = begin
-        self._kept: dict[tuple[str, int, str], dict[str, Any]] = {}
 
-    def load(self, name: str, index: int, digest: str) -> dict[str, Any] | None:
-        """Return what is stored of a batch under a name; None if nothing is, or with another digest.
-
-        The digest stands for everything that the values depend on.
-        """
+    def load(self, batch: Batch) -> list[dict[str, Any]] | None:
+        """Return the stored rows of a batch; None if there are none, or of other documents."""
         if self._folder is None:
-            return self._kept.get((name, index, digest))
-        # A shard of this folder is a table of one row, whose column `_BATCH` has the index of the batch.
-        shard = self._folder.read_shard(name, index, [index], _BATCH)
-        if shard is None or shard["digest"].item() != digest:
             return None
-        return dict(json.loads(shard["values"].item()))
+        # A shard of this folder is a table of one row, whose column `_BATCH` has the number of the batch.
+        shard = self._folder.read_shard(_SEARCH, batch.number, [batch.number], _BATCH)
+        if shard is None or shard["digest"].item() != batch.digest:
+            return None
+        return list(json.loads(shard["rows"].item()))
 
-    def save(self, name: str, index: int, digest: str, values: dict[str, Any], encoded: int = 0) -> None:
-        """Store JSON values of a batch under a name; ``encoded`` texts were encoded for them."""
+    def save(self, batch: Batch, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Store the rows of a batch."""
         if self._folder is None:
-            self._kept[name, index, digest] = values
             return
         if self._begin is not None:
             self._begin()
             self._begin = None
-        row = {_BATCH: index, "digest": digest, "values": json.dumps(values)}
-        self._folder.write_shard(name, index, [row], ShardCost(0.0, encoded))
-
-    def findings(self, index: int, digest: str) -> list[dict[str, Any]]:
-        """Return one row for each document with findings in a batch, as `_make_row` makes them."""
-        values = self.load(_TOKENS, index, digest)
-        return [] if values is None else list(values["found"])
+        shard = {_BATCH: batch.number, "digest": batch.digest, "rows": json.dumps(rows)}
+        self._folder.write_shard(_SEARCH, batch.number, [shard], ShardCost(seconds=0.0, sequences=0))
 
 
 class Batch(NamedTuple):
@@ -89,8 +74,6 @@ class Batch(NamedTuple):
     documents: tuple[Document, ...]
     # Records that could not be read.
     skipped: tuple[Skipped, ...]
-    # SHA-256 of each document's text, which decides whether the document is sampled.
-    text_hashes: tuple[bytes, ...]
     # Hash of all records of the batch: their texts, and where they stand in the collection.
     digest: str
 
@@ -116,32 +99,25 @@ def make_batches(records: Iterable[Record]) -> Iterator[Batch]:
 def _make_batch(number: int, records: list[Record]) -> Batch:
     documents = tuple(record for record in records if isinstance(record, Document))
     skipped = tuple(record for record in records if isinstance(record, Skipped))
-    text_hashes = tuple(hashlib.sha256(document.text.encode()).digest() for document in documents)
     content = hashlib.sha256()
-    for document, text_hash in zip(documents, text_hashes, strict=True):
+    for document in documents:
         place = (document.number, document.id, document.source, document.path, document.line)
-        content.update(repr(place).encode() + text_hash)
+        content.update(repr(place).encode() + hashlib.sha256(document.text.encode()).digest())
     for record in skipped:
         content.update(repr((record.place, record.reason)).encode())
-    return Batch(
-        number=number,
-        documents=documents,
-        skipped=skipped,
-        text_hashes=text_hashes,
-        digest=content.hexdigest(),
-    )
+    return Batch(number, documents, skipped, content.hexdigest())
 
 
 @dataclass
 class Tally:
-    """The totals of a scan, and a sample of documents without findings."""
+    """The totals of a scan, and the documents with findings."""
 
-    # Number of clean documents to sample.
-    sampled: int
     # What was read.
     meter: Meter = field(default_factory=Meter)
-    # Digests of the batches, in the order of the collection.
-    digests: list[str] = field(default_factory=list)
+    # Number of batches that were added.
+    batches: int = 0
+    # One row of the document table for each document with findings, in the order of the collection.
+    rows: list[Mapping[str, Any]] = field(default_factory=list)
     # Number of documents that were searched.
     documents: int = 0
     # Number of documents with a finding other than suspected copies.
@@ -155,24 +131,16 @@ class Tally:
     kinds: Counter[str] = field(default_factory=Counter)
     # Number of documents, keyed by source; None if there are too many sources to count.
     sources: Counter[str | None] | None = field(default_factory=Counter)
-    # The distinct clean documents with the smallest hashes, keyed by hash. A hash depends only on the text,
-    # and hashes are practically random. So the sample is random, but does not depend on the order of the
-    # documents.
-    sample: dict[int, Document] = field(default_factory=dict)
-
-    @property
-    def with_findings(self) -> int:
-        """Number of documents with findings of any kind, which is also the number of rows in the table."""
-        return self.found + self.suspected
 
     def add(self, batch: Batch, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Add the numbers of a batch to the totals, and its clean documents to the sample.
+        """Add a batch to the totals.
 
         Args:
             batch: the next batch in the order of the collection.
             rows: one row per document with findings.
         """
-        self.digests.append(batch.digest)
+        self.batches += 1
+        self.rows += rows
         self.documents += len(batch.documents)
         only_suspected = sum(row["kinds"] == [SpanKind.SUSPECTED] for row in rows)
         self.suspected += only_suspected
@@ -186,16 +154,6 @@ class Tally:
             # With more sources than this, documents are not counted by source.
             if len(self.sources) > _MOST_SOURCES:
                 self.sources = None
-        if self.sampled:
-            self._extend_sample(batch, {row["number"] for row in rows})
-
-    def _extend_sample(self, batch: Batch, numbers_with_findings: set[int]) -> None:
-        for document, text_hash in zip(batch.documents, batch.text_hashes, strict=True):
-            if document.number not in numbers_with_findings and document.text.strip():
-                hash_of_text = int.from_bytes(text_hash[:8])
-                beginning = Document(document.number, document.id, document.text[:KEPT_TEXT])
-                self.sample[hash_of_text] = beginning
-        self.sample = dict(heapq.nsmallest(self.sampled, self.sample.items()))  # by hash
 
 
 def search(
@@ -204,7 +162,6 @@ def search(
     keeper: Keeper,
     *,
     workers: int,
-    sampled: int,
     progress: ProgressCallback,
 ) -> Tally:
     """Search all documents, except those in batches whose findings are already stored.
@@ -214,13 +171,12 @@ def search(
         rules: what to look for.
         keeper: stores the findings of each batch.
         workers: number of processes.
-        sampled: number of documents without findings to sample.
         progress: called before the first batch and after every batch.
 
     Returns:
-        The totals over all documents, including stored batches, and the sample.
+        The totals over all documents, and all documents with findings, including those of stored batches.
     """
-    tally = Tally(sampled)
+    tally = Tally()
     meter = tally.meter
     # Batches that wait until all earlier batches have been added to the totals, with the rows of each; keyed
     # by batch number.
@@ -233,11 +189,8 @@ def search(
         A stored batch can arrive while earlier batches are still being searched.
         """
         waiting[batch.number] = batch, rows
-        while True:
-            next_number = len(tally.digests)  # batches are numbered from 0, and the tally has one digest each
-            if next_number not in waiting:
-                break
-            next_batch, next_rows = waiting.pop(next_number)
+        while tally.batches in waiting:  # batches are numbered from 0
+            next_batch, next_rows = waiting.pop(tally.batches)
             tally.add(next_batch, next_rows)
             done = tally.documents
             estimated_total = done + 1  # more are to come, as far as is known
@@ -251,11 +204,11 @@ def search(
     def new_batches() -> Iterator[tuple[Batch, list[str]]]:
         """Yield each batch without stored findings, with its texts; add all other batches to the totals."""
         for batch in make_batches(collection.read(meter)):
-            values = keeper.load(_TOKENS, batch.number, batch.digest)
-            if values is None:
+            stored_rows = keeper.load(batch)
+            if stored_rows is None:
                 yield batch, [document.text for document in batch.documents]
             else:
-                add_in_order(batch, values["found"])
+                add_in_order(batch, stored_rows)
 
     # The number of documents is unknown until they have been read.
     progress(Progress(_SEARCH, done=0, total=1, unit=_SEARCH_UNIT))
@@ -266,7 +219,7 @@ def search(
             for document, finding in zip(batch.documents, findings, strict=True):
                 if finding is not None:
                     rows.append(_make_row(document, finding))
-            keeper.save(_TOKENS, batch.number, batch.digest, {"found": rows})
+            keeper.save(batch, rows)
             searched += len(batch.documents)
             add_in_order(batch, rows)
     if tally.documents:

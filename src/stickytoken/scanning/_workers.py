@@ -20,7 +20,6 @@ from itertools import chain, islice
 from queue import SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
-from stickytoken.cleaning import Cleaner
 from stickytoken.cleaning.excerpts import excerpt
 from stickytoken.cleaning.rules import CleaningRules, text_digest
 from stickytoken.cleaning.spans import Span, SpanKind, find_spans
@@ -30,10 +29,6 @@ from stickytoken.errors import RunError
 TextFindings: TypeAlias = dict[str, Any] | None
 Batch = TypeVar("Batch")
 
-# Maximum number of characters to store of a document with findings. Models read fewer.
-KEPT_TEXT = 40_000
-# Only this many characters of a document are cleaned, and the first `KEPT_TEXT` of the result are stored.
-_CLEANED = 1_000_000
 # Maximum number of words and special tokens to list per document.
 _NAMED_WORDS = 5
 # Maximum length of an excerpt, and of its part before the first finding, in characters.
@@ -42,30 +37,28 @@ _EXCERPT_BEFORE = 60
 
 
 def examine(text: str, rules: CleaningRules) -> TextFindings:
-    """Return the findings in a text: kinds, words, counts, an excerpt, and the text without the copies.
+    """Return the findings in a text: kinds, words, counts and an excerpt.
 
     Args:
         text: the text.
         rules: what to look for.
 
     Returns:
-        The findings as JSON values; None if there are none. ``line`` is the number, counted from 0, of the
-        line with the first finding, ``digest`` the name of the text in a file of known texts, ``share`` the
-        share of characters in findings, ``text`` the start of the text, and ``rest`` the start of the text
-        without the findings. ``is_text_whole`` and ``is_rest_whole`` say whether these are all of it.
+        The findings as JSON values, keyed by column of the document table; None if there are none. ``line``
+        is the number, counted from 0, of the line with the first finding.
     """
     spans = find_spans(text, rules)
     if not spans:
         return None
-    words: list[list[Any]] = []
+    words: list[dict[str, Any]] = []
     for kind in SpanKind:  # the most serious one comes first
         copies_of: Counter[str] = Counter()
         for span in spans:
             if span.kind is kind:
                 copies_of[span.what] += span.count
-        words += [[word, kind.value, copies] for word, copies in copies_of.most_common()]
+        for word, copies in copies_of.most_common():
+            words.append({"text": word, "kind": kind.value, "copies": copies})
     covered = sum(span.end - span.start for span in spans)
-    rest = Cleaner(rules).without_findings(text[:_CLEANED])
     return {
         "kinds": sorted({span.kind.value for span in spans}),
         "words": words[:_NAMED_WORDS],
@@ -76,17 +69,14 @@ def examine(text: str, rules: CleaningRules) -> TextFindings:
         "line": text.count("\n", 0, spans[0].start),
         "digest": text_digest(text),
         "excerpt": _excerpt(text, spans),
-        "text": text[:KEPT_TEXT],
-        "rest": rest[:KEPT_TEXT].strip(),
-        "is_text_whole": len(text) <= KEPT_TEXT,
-        "is_rest_whole": len(text) <= _CLEANED and len(rest) <= KEPT_TEXT,
     }
 
 
-def _excerpt(text: str, spans: Sequence[Span]) -> list[list[Any]]:
+def _excerpt(text: str, spans: Sequence[Span]) -> list[dict[str, Any]]:
     start = max(0, spans[0].start - _EXCERPT_BEFORE)
     ranges = [(span.start, span.end) for span in spans]
-    return [list(piece) for piece in excerpt(text, ranges, start, start + _EXCERPT)]
+    pieces = excerpt(text, ranges, start, start + _EXCERPT)
+    return [{"text": part, "found": is_marked} for part, is_marked in pieces]
 
 
 def examine_batches(

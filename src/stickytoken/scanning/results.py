@@ -19,7 +19,7 @@ from stickytoken.measurement import resume
 from stickytoken.validation import file_path
 
 SCAN = "scan"
-SCAN_SCHEMA_VERSION = 5
+SCAN_SCHEMA_VERSION = 6
 DOCUMENTS_FILE = "documents.parquet"
 _SCAN_FILE = "scan.json"
 
@@ -38,12 +38,6 @@ SCHEMA: dict[str, Any] = {
     "share": pl.Float64,
     "digest": pl.String,
     "excerpt": pl.List(pl.Struct({"text": pl.String, "found": pl.Boolean})),
-    "shift": pl.Float64,
-    "rise": pl.Float64,
-    "moves_up": pl.Float64,
-    "effect": pl.Float64,
-    "severity": pl.String,
-    "matters": pl.Boolean,
 }
 # Columns that have no missing values.
 _FILLED = ("number", "kinds", "words", "spans", "copies", "longest_run", "share", "digest", "excerpt")
@@ -55,21 +49,6 @@ class SourceRecord(resume.Record):
     source: str | None
     documents: int
     found: int
-    matter: int | None = Field(description="null without effects")
-
-
-class EffectRecord(resume.Record):
-    """How the effects of copies were determined."""
-
-    queries: int
-    queries_from: str
-    reference: int = Field(description="clean documents from which ranks and spread are computed")
-    spread: float = Field(description="standard deviation of the similarities of queries and clean documents")
-    nothing_left: int = Field(description="documents without an effect, because they consist only of copies")
-    unread: int = Field(
-        description="documents without an effect, because the model reads more of them than a scan keeps"
-    )
-    prompts: dict[str, str] | None = Field(None, description="what is put before documents and queries")
 
 
 class ScanResultRecord(resume.Record):
@@ -78,9 +57,6 @@ class ScanResultRecord(resume.Record):
     documents: int
     found: int = Field(description="documents with a finding other than suspected copies")
     suspected: int = Field(0, description="documents with suspected copies and no other finding")
-    matter: int | None = Field(
-        description="documents whose effect is at least half a standard deviation; null without effects"
-    )
     skipped: int
     skipped_first: list[Skipped]
     columns: list[str] = Field([], description="columns whose text was searched")
@@ -90,7 +66,6 @@ class ScanResultRecord(resume.Record):
     sources: list[SourceRecord] = Field(
         description="the sources with the most findings; empty without sources"
     )
-    effect: EffectRecord | None
     seconds: float
 
 
@@ -115,9 +90,8 @@ class Scan:
         result: the totals.
         documents: one row per document with findings, in the order of the collection.
         path: folder of the scan; None if nothing was written.
-        notes: remarks on the current call, which are not stored in the folder.
 
-    ``documents`` has the following columns. All from ``shift`` on are null if effects were not determined.
+    ``documents`` has the following columns.
 
     - ``number``, ``id``, ``source``, ``path``, ``line``: The 0-based position of the document in the
       collection, and where the document comes from.
@@ -130,22 +104,12 @@ class Scan:
     - ``share``: The share of the document's characters that are part of a finding.
     - ``digest``: The name of the document's text in a file of known documents.
     - ``excerpt``: The text around the first findings.
-    - ``shift``: The mean change that copies cause in the document's cosine similarity to the queries.
-    - ``rise``: The share of clean documents that the document overtakes because of its copies, averaged over
-      the queries.
-    - ``moves_up``: The share of queries for which the document overtakes at least a tenth of the clean
-      documents.
-    - ``effect``: The shift divided by the standard deviation of the similarities between queries and clean
-      documents.
-    - ``severity``: The grade of the effect: mild, serious or severe; null for a smaller effect.
-    - ``matters``: Whether the effect is at least 0.5.
     """
 
     record: ScanRecord
     result: ScanResultRecord
     documents: pl.DataFrame
     path: Path | None
-    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         place = "" if self.path is None else f", in {self.path}"
@@ -154,13 +118,9 @@ class Scan:
 
     @property
     def worst(self) -> pl.DataFrame:
-        """The documents in descending order of the effect of their copies.
-
-        Documents whose effect is unknown follow, in descending order of the share of copies; among these
-        documents, the ones with only suspected copies come last.
-        """
-        order = [pl.col("effect"), ~is_only_suspected(), pl.col("share"), pl.col("number")]
-        return self.documents.sort(order, descending=[True, True, True, False], nulls_last=True)
+        """The documents in descending order of the share of copies, those with only suspected copies last."""
+        order = [is_only_suspected(), pl.col("share"), pl.col("number")]
+        return self.documents.sort(order, descending=[False, True, False])
 
     def summary(self) -> dict[str, Any]:
         """Return the scan as JSON values, without its documents."""

@@ -10,44 +10,12 @@ from stickytoken.cleaning import document_counts
 from stickytoken.cleaning.spans import SpanKind
 from stickytoken.data.documents import STDIN_COLLECTION
 from stickytoken.findings import STDIN_NAME, Finding, Level, Rule, place_of
-from stickytoken.scanning._effects import SERIOUS_SHIFT
-from stickytoken.scanning._workers import KEPT_TEXT
 from stickytoken.scanning.results import Scan
 from stickytoken.words import counted
 
-# Which effects the column `matters` counts, in words.
-SERIOUS_EFFECT = f"{SERIOUS_SHIFT:g} SD or more"
-
-
-def basis(scan: Scan) -> str | None:
-    """Return sentences that explain the effect columns; None if effects were not determined."""
-    effect = scan.result.effect
-    if effect is None:
-        return None
-    sentences = (
-        f"The effect is the measured mean change that copies cause in a document's cosine similarity to "
-        f"{effect.queries} queries ({effect.queries_from}). 1 SD is the standard deviation of the "
-        f"similarities between these queries and documents without findings ({effect.spread:.4f}). "
-        "A document moves up for a query if its copies lift it past at least a tenth of the documents "
-        "without findings; the table gives the share of such queries."
-    )
-    if effect.unread:
-        documents = counted(effect.unread, "document", "documents")
-        sentences += (
-            f" The effect on {documents} was not measured: a scan keeps {KEPT_TEXT:,} characters, and the "
-            "model reads more."
-        )
-    return (
-        f"{sentences} A mean over all queries does not say whether a document enters their first results: "
-        "`stickytoken audit` finds that out."
-    )
-
 
 def headline(scan: Scan) -> str:
-    """Return a sentence that says how many documents have findings of which kinds.
-
-    If effects were determined, the sentence also counts the documents with a serious or severe effect.
-    """
+    """Return a sentence that says how many documents have findings of which kinds."""
     result = scan.result
     found, causes = document_counts(result.found, result.documents, certain_kinds(result.kinds))
     verb = "has" if result.found <= 1 else "have"  # "none has"
@@ -58,26 +26,16 @@ def headline(scan: Scan) -> str:
         more = " more" if result.found else ""
         verb = "is" if result.suspected == 1 else "are"
         sentence += f"; {result.suspected:,}{more} {verb} only suspected"
-    if result.matter is None or result.effect is None:
-        return sentence
-    shift = f"the mean similarity to the queries by {SERIOUS_EFFECT}"
-    return f"{sentence}; in {result.matter:,} of these, copies raise {shift}"
+    return sentence
 
 
 def source_table(scan: Scan, most: int) -> tuple[list[str], list[list[Any]]]:
     """Return the headings and the rows of a table of sources with findings, at most ``most`` of them."""
-    columns = ["source", "documents", "with findings"]
-    has_effects = scan.result.matter is not None
-    if has_effects:
-        columns.append(f"effect of {SERIOUS_EFFECT}")
-    rows: list[list[Any]] = []
     sources_with_findings = [source for source in scan.result.sources if source.found]
-    for source in sources_with_findings[:most]:
-        row: list[Any] = [source.source or "(none)", source.documents, source.found]
-        if has_effects:
-            row.append(source.matter)
-        rows.append(row)
-    return columns, rows
+    rows: list[list[Any]] = [
+        [source.source or "(none)", source.documents, source.found] for source in sources_with_findings[:most]
+    ]
+    return ["source", "documents", "with findings"], rows
 
 
 def certain_kinds(kinds: Mapping[str, int]) -> dict[str, int]:
@@ -132,7 +90,7 @@ _RULE_OF = {
 }
 _KIND_OF = {rule: kind for kind, rule in _RULE_OF.items()}
 _LEVELS = {rule.id: rule.level for rule in RULES}
-_PROPERTIES = ("number", "source", "copies", "share", "effect", "severity")
+_PROPERTIES = ("number", "source", "copies", "share")
 
 
 def cause_of(finding: Finding) -> str:
@@ -149,16 +107,12 @@ def scan_findings(scan: Scan, failing_kinds: Collection[str] = (SpanKind.FLAGGED
 
     Args:
         scan: a finished scan.
-        failing_kinds: kinds of findings that are reported as errors, unless the effect of the copies is known
-            to be small.
+        failing_kinds: kinds of findings that are reported as errors.
     """
     for row in scan.worst.iter_rows(named=True):
         kinds = [kind for kind in SpanKind if kind in row["kinds"]]
         failing = [kind for kind in kinds if kind in failing_kinds]
         rule = _RULE_OF[failing[0] if failing else kinds[0]]
-        level = Level.ERROR if failing else _LEVELS[rule]
-        # `matters` is None if the effect is unknown.
-        is_effect_small = row["matters"] is False
         # A document in a file has either a path in the repository or a place outside the repository.
         path = None
         outside = None
@@ -168,7 +122,7 @@ def scan_findings(scan: Scan, failing_kinds: Collection[str] = (SpanKind.FLAGGED
             outside = STDIN_NAME
         yield Finding(
             rule=rule,
-            level=Level.NOTE if is_effect_small else level,
+            level=Level.ERROR if failing else _LEVELS[rule],
             message=f"document {row['id']}: {describe_findings(row, _KIND_OF[rule])}",
             path=path,
             outside=outside,
@@ -183,7 +137,7 @@ _NAMED_WORDS = 3
 
 
 def describe_findings(row: Mapping[str, Any], kind: SpanKind) -> str:
-    """Describe the findings of a document: words with numbers of copies, share of the text, and effect.
+    """Describe the findings of a document: words with numbers of copies, and their share of the text.
 
     Args:
         row: A row of `Scan.documents`.
@@ -197,12 +151,7 @@ def describe_findings(row: Mapping[str, Any], kind: SpanKind) -> str:
     )
     if len(words) > _NAMED_WORDS:
         description += f" and {len(words) - _NAMED_WORDS} more"
-    description += f" ({row['share']:.0%} of the text)"
-    if row["effect"] is not None:
-        description += f"; effect {row['effect']:+.2f} SD"
-    if row["severity"] is not None:
-        description += f", {row['severity']}"
-    return description
+    return f"{description} ({row['share']:.0%} of the text)"
 
 
 def find_gaps(scan: Scan) -> list[str]:

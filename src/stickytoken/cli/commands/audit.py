@@ -36,7 +36,7 @@ def audit(
     *,
     documents: opt.Texts[str],
     queries: opt.Texts[str | None] = None,
-    vectors: opt.IndexVectors = None,
+    vectors: opt.Texts[Path | None] = None,
     allow: opt.AllowedWords = None,
     known: opt.KnownDocuments = None,
     columns: Columns,
@@ -60,6 +60,8 @@ def audit(
         documents: The documents of your index, as for scan.
         queries: Your queries, in the same formats as --documents. Default: the queries of a BEIR folder, or
             else the first sentences of some documents.
+        vectors: Vectors of the documents that an index has already (npy, parquet, jsonl, csv, or FAISS), so
+            that the documents need not be encoded.
         source_column: Column with the source or topic of documents and queries, by which losses and gains are
             also listed. Default: the column named source, or else topic.
         runs: For a model: the folder that contains its runs.
@@ -67,7 +69,7 @@ def audit(
         limit: Maximum number of rows to print per table.
     """
     from stickytoken import audits
-    from stickytoken.scanning.vectors import open_vectors
+    from stickytoken.audits.vectors import open_vectors
 
     run, encoder = opt.open_source(source, loading, model)
     stored_vectors = None if vectors is None else open_vectors(vectors)

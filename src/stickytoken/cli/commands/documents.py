@@ -8,9 +8,8 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, cast
@@ -39,23 +38,16 @@ if TYPE_CHECKING:
 ScanFormat = StrEnum("ScanFormat", "TABLE JSON CSV SARIF")
 
 
-@command(
-    settings=("route", "revision", "prompt", "token_prepending", "truncate_dim", "layer", "dtype", "device")
-)
+@command()
 def scan(
     run: Annotated[Path, typer.Argument(metavar="RUN|RULES")],
     documents: opt.Argument[str],
     *,
     columns: Columns,
     id_column: Annotated[str | None, opt.texts_option("--id")] = None,
-    effect: Annotated[bool, opt.method_option("--effect")] = False,
-    queries: opt.Texts[str | None] = None,
-    vectors: opt.IndexVectors = None,
     audit: opt.AuditFolder = None,
     allow: opt.AllowedWords = None,
     known: opt.KnownDocuments = None,
-    model: opt.RunsModel = None,
-    loading: opt.AnyModelOptions,
     source_column: Annotated[str | None, opt.setting()] = None,
     workers: Annotated[int | None, opt.setting(min=1)] = None,
     folder: Annotated[Path | None, opt.output_option("--scan-folder")] = None,
@@ -68,19 +60,15 @@ def scan(
 
     Run the same command again to continue an interrupted scan.
 
-    Example: stickytoken scan runs/all-MiniLM-L6-v2-profile-0123456789ab documents.jsonl --effect
+    Example: stickytoken scan runs/all-MiniLM-L6-v2-profile-0123456789ab documents.jsonl
 
     Args:
-        run: Run folder of the model; or, without effects, a file that clean --rules-out wrote.
+        run: Run folder of the model, or a file that clean --rules-out wrote.
         documents: Your documents: a txt file with one document per line; a csv, tsv, jsonl or parquet file;
             a folder; hub:REPOSITORY or hub:REPOSITORY@SPLIT; or - for stdin. Every file except parquet may be
             compressed (.gz). Stdin contains lines of text or, with --column, JSON lines.
         id_column: Column with the id. Default: found by name.
         source_column: Column with the source of a document. Default: the column named source.
-        effect: Measure how much copies change a document's mean similarity to the queries: encode each
-            document with findings with its copies and without them. To measure ranks, use audit instead.
-        queries: File of queries for --effect: txt with one query per line, or a table.
-            Default: the first words of documents without findings.
         workers: Number of processes that search documents. Default: one per core.
         folder: Folder to save the scan in, so that it can be continued. Default: scan-<identity> in
             the run folder, where report finds it. With a rules file, the scan is not saved by default.
@@ -94,11 +82,7 @@ def scan(
     from stickytoken.measurement import require_file_place
     from stickytoken.scanning.results import add_known
     from stickytoken.scanning.scan import read_rules
-    from stickytoken.scanning.vectors import open_vectors
 
-    for name, value in (("--queries", queries), ("--vectors", vectors)):
-        if value is not None and not effect:
-            raise typer.BadParameter("it needs --effect", param_hint=name)
     output_format = output_format or _format_of(out)
     if output_format is ScanFormat.TABLE and out is not None:
         if out.suffix or folder is not None:
@@ -112,48 +96,27 @@ def scan(
             require_file_place(file)
     origin = read_rules(run)
     opened_run = origin.run  # None if `run` is a rules file
-    stored_vectors = None if vectors is None else open_vectors(vectors)
-    encoder = None  # only effects need a model; without a run, the library refuses them
-    if opened_run is not None and effect:
-        encoder = opt.load_later(str(run), loading, opened_run.record, model)
-    run_scan = partial(
-        stickytoken.scan,
-        opened_run or run,
-        documents,
-        column=columns,
-        id_column=id_column,
-        source_column=source_column,
-        words=opt.words_of_audit(audit, origin.run_identity),
-        allow=allow,
-        known=known,
-        effect=effect,
-        queries=queries,
-        workers=workers,
-    )
-
-    def rehearse(stand_in: Any, _: Path) -> Scan:
-        """Scan with a stand-in for the encoder, which only counts texts, to estimate the cost."""
-        # The vectors of the stand-in are artificial, so they would not fit those of the index.
-        not_compared = None if stored_vectors is None else replace(stored_vectors, is_compared=False)
-        return run_scan(encoder=stand_in, vectors=not_compared)
-
-    with opt.cost_announced(encoder, loading, rehearse) as progress:
-        finished_scan = run_scan(
-            encoder=encoder, vectors=stored_vectors, out=folder, in_run_folder=True, progress=progress
+    with console.progress_bar() as progress:
+        finished_scan = stickytoken.scan(
+            opened_run or run,
+            documents,
+            column=columns,
+            id_column=id_column,
+            source_column=source_column,
+            words=opt.words_of_audit(audit, origin.run_identity),
+            allow=allow,
+            known=known,
+            workers=workers,
+            out=folder,
+            in_run_folder=True,
+            progress=progress,
         )
     _show_scan(finished_scan, output_format, out, limit)
     if write_known is not None:
         count = add_known(finished_scan, write_known)
         console.inform(f"written: {write_known} ({count:,} more documents)")
-    if opened_run is None:
-        return
-    if effect and documents != "-":  # stdin cannot be read again
-        arguments = ["stickytoken", "audit", str(opened_run.path), "--documents", documents]
-        arguments += columns.as_options()
-        if queries is not None:
-            arguments += ["--queries", queries]
-        console.inform(f"for the effect on search results: {shlex.join(arguments)}")
-    if finished_scan.path is not None and finished_scan.path.parent == opened_run.path:
+    scan_folder = finished_scan.path
+    if opened_run is not None and scan_folder is not None and scan_folder.parent == opened_run.path:
         console.inform(f"for a report with this: stickytoken report {shlex.quote(str(opened_run.path))}")
 
 
@@ -203,17 +166,10 @@ def _print_scan(scan: Scan, limit: int) -> None:
     from stickytoken.scanning import wording
 
     result = scan.result
-    effect = result.effect
     console.print_line(wording.headline(scan))
     _print_sources(scan)
     if len(scan.documents):
         _print_worst_documents(scan, limit)
-    if effect is not None:
-        console.print_line(wording.basis(scan) or "")
-        console.inform_notes(scan.notes)
-        if effect.nothing_left:
-            unmeasured = f"{effect.nothing_left} documents have no effect"
-            console.inform(f"note: {unmeasured}: nothing is left without the copies")
     folder = "" if scan.path is None else f"; scan: {scan.path}"
     documents = f"{counted(result.documents, 'document')} of {scan.record.documents}"
     # In total, because an earlier call may have done some of the work.
@@ -237,15 +193,7 @@ def _print_sources(scan: Scan) -> None:
 def _print_worst_documents(scan: Scan, limit: int) -> None:
     worst = scan.worst.head(limit)
     columns = [Column("id", "document"), Column("causes", "cause"), Column("words", "found")]
-    columns += [Column("copies", "copies"), Column("share", "share of text", 0, "%")]
-    effect_columns = [
-        Column("effect", "effect", 2, "SD"),
-        Column("severity", "severity"),
-        Column("moves_up", "moves up for", 0, "%"),
-    ]
-    # Without effects, these columns have only nulls.
-    columns += [column for column in effect_columns if worst[column.key].null_count() < len(worst)]
-    columns.append(Column("text", "text"))
+    columns += [Column("copies", "copies"), Column("share", "share of text", 0, "%"), Column("text", "text")]
     records = [_with_findings_as_text(document) for document in worst.iter_rows(named=True)]
     title = f"the worst {len(worst)} of {len(scan.documents):,} documents, findings in [[ ]]"
     console.print_records(title, columns, records)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
 import os
@@ -10,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -57,13 +56,6 @@ class StoredVectors:
     rows: NDArray[np.floating]
     row_of: Mapping[str, int] | None
     is_compared: bool = True
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Hash of the vectors and of the documents that they belong to."""
-        content = hashlib.sha256(np.ascontiguousarray(self.rows).data)
-        content.update(json.dumps([self.rows.shape, self.row_of]).encode())
-        return content.hexdigest()
 
     def require_rows(self, records: int) -> None:
         """Check that there is a row for each record of the documents, unless documents are found by id."""

@@ -9,9 +9,9 @@ import pytest
 
 import stored_vectors
 from naming import naming
+from stickytoken.audits.vectors import open_vectors
 from stickytoken.data.documents import Document
 from stickytoken.errors import InputError
-from stickytoken.scanning.vectors import open_vectors
 from stickytoken.unit_vectors import Similarity
 
 VECTORS = np.random.default_rng(1).normal(size=(12, 6)).astype(np.float32)
