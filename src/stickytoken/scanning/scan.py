@@ -41,7 +41,7 @@ from stickytoken.settings.reading import ColumnChoice
 from stickytoken.validation import file_path, require_callable, whole_number
 
 # Part of a scan's identity. Increase this number when a change to the code alters or renames findings.
-_IDENTITY_VERSION = 4
+_IDENTITY_VERSION = 5
 # Maximum number of sources that the result lists.
 _LISTED_SOURCES = 100
 
