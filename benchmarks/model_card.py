@@ -16,11 +16,11 @@ from typing import Any
 import polars as pl
 
 from bench import ROOT, commands, record_as
-from stickytoken.comparisons.published import beside_run
 from stickytoken.detection import Run, open_run
 from stickytoken.errors import InputError
 from stickytoken.methods.measures import MEASURES
 from stickytoken.methods.profile.records import ProfilePlanRecord, ProfileResultRecord
+from stickytoken.published import beside_run
 from stickytoken.validation import markdown, markdown_table
 from stickytoken.words import counted, percent
 

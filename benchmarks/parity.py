@@ -40,7 +40,6 @@ from bench import (
 )
 from stickytoken import analyze_vocabulary, load_encoder
 from stickytoken.cli.console import progress_bar
-from stickytoken.comparisons.published import published_tokens
 from stickytoken.data import choose_corpus
 from stickytoken.detection import probe
 from stickytoken.encoders import Encoder, load_tokenizer
@@ -65,6 +64,7 @@ from stickytoken.methods.std.plan import make_plan
 from stickytoken.methods.std.records import StdResultRecord
 from stickytoken.methods.std.scoring import score_tokens, scoring_pairs
 from stickytoken.methods.std.validation import published_paths, validation_stage
+from stickytoken.published import published_tokens
 from stickytoken.unit_vectors import unit_vectors
 
 # Number of runs that are killed and continued.

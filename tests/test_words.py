@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from stickytoken.words import counted, interval, listed, number
+from stickytoken.words import counted, interval, number
 
 
 @pytest.mark.parametrize(
@@ -33,4 +33,3 @@ def test_one_is_singular_and_everything_else_is_plural():
     assert [counted(count, "token") for count in (0, 1, 1200)] == ["0 tokens", "1 token", "1,200 tokens"]
     assert counted(1, "query has", "queries have") == "1 query has"
     assert counted(2, "query has", "queries have") == "2 queries have"
-    assert [listed(names) for names in ("a", "ab", "abc")] == ["a", "a and b", "a, b and c"]

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from stickytoken.attribution import Why, why
     from stickytoken.audits import audit, open_audit
     from stickytoken.cleaning import Cleaner
-    from stickytoken.comparisons import Comparison, compare
     from stickytoken.data import load_sentences
     from stickytoken.detection import Run, detect, open_run, probe
     from stickytoken.encoders import Encoder, load_tokenizer
@@ -58,7 +57,6 @@ if TYPE_CHECKING:
 __all__ = [
     "AuditSettings",
     "Cleaner",
-    "Comparison",
     "Encoder",
     "EncodingError",
     "EndpointOptions",
@@ -81,7 +79,6 @@ __all__ = [
     "analyze_vocabulary",
     "audit",
     "check",
-    "compare",
     "detect",
     "explain",
     "guard",
@@ -106,7 +103,6 @@ _EXPORTS = {
     "stickytoken.attribution": ("Why", "why"),
     "stickytoken.audits": ("audit", "open_audit"),
     "stickytoken.cleaning": ("Cleaner",),
-    "stickytoken.comparisons": ("Comparison", "compare"),
     "stickytoken.data": ("load_sentences",),
     "stickytoken.detection": ("Run", "detect", "open_run", "probe"),
     "stickytoken.encoders": ("Encoder", "load_tokenizer"),

@@ -10,10 +10,10 @@ from typing import Any
 
 from sentence_transformers.base.evaluation import SentenceEvaluator
 
-from stickytoken.comparisons import ComparedRun
 from stickytoken.data import SentenceSource
 from stickytoken.detection import detect
 from stickytoken.methods.measures import ERASED, PUSH
+from stickytoken.run_summary import RunSummary
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.validation import whole_number
 from stickytoken.words import counted, quoted
@@ -101,11 +101,11 @@ class StickyTokenEvaluator(SentenceEvaluator):
         names = [quoted(token) for token in run.sticky["token"]]
         logger.info(f"{counted(len(names), 'sticky token')} {' '.join(names)}".rstrip())
         metrics = {"sticky": float(len(names))}
-        measured = ComparedRun(run.model_title, run)
+        summary = RunSummary(run)
         for name, measure in (("hidden", ERASED), ("pushed", PUSH)):
-            largest = measured.largest(measure)
-            if largest is not None:  # the push is unknown if the texts do not suffice for documents
-                metrics[name] = largest.value
+            worst = summary.worst_token(measure)
+            if worst is not None:  # the push is unknown if the texts do not suffice for documents
+                metrics[name] = worst.value
         if output_path is not None and self.write_csv:
             row = {"epoch": epoch, "steps": steps, **metrics}
             self._append(Path(output_path) / self.csv_file, row)

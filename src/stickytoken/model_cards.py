@@ -1,4 +1,4 @@
-"""Write the results of a run into a model card, or as evaluation results in the format of the hub."""
+"""The results of a run as a block for a model card, or as a row of the table of measured models."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from stickytoken import comparisons
 from stickytoken.detection.run import Run
 from stickytoken.errors import InputError, RunError, reading
-from stickytoken.measurement import make_folder, write_atomically
+from stickytoken.measurement import write_atomically
 from stickytoken.methods import wording
-from stickytoken.methods.measures import ERASED, MEASURES, PUSH
-from stickytoken.validation import file_path, markdown, markdown_table, shown
+from stickytoken.methods.measures import MEASURES, Measure
+from stickytoken.run_summary import Examined, RunSummary, rule_lines, short_headline
+from stickytoken.validation import file_path, markdown, markdown_table
 from stickytoken.words import counted, quoted
 
-if TYPE_CHECKING:
-    from huggingface_hub import EvalResultEntry
-
+__all__ = ["card_block", "table_row", "write_block"]
 
 BEGIN = "<!-- stickytoken:begin -->"
 END = "<!-- stickytoken:end -->"
@@ -37,11 +35,11 @@ def card_block(run: Run) -> str:
         >>> card_block(run).splitlines()[0]
         '<!-- stickytoken:begin -->'
     """
-    paragraphs = [BEGIN, "## Sticky tokens", f"**{markdown(comparisons.short_headline(run))}**"]
+    paragraphs = [BEGIN, "## Sticky tokens", f"**{markdown(short_headline(run))}**"]
     paragraphs += _list_tokens(run)
     rows = [(name, markdown(value)) for name, value in _list_card_rows(run)]
     paragraphs.append(markdown_table(("measure", "value"), rows))
-    paragraphs += [markdown(line) for line in comparisons.rule_lines(run)]
+    paragraphs += [markdown(line) for line in rule_lines(run)]
     paragraphs += [
         "These numbers hold for the texts, prompt and pooling that were measured; on other texts, other "
         "tokens can matter. `stickytoken audit` measures what they do among documents of your own.",
@@ -99,30 +97,41 @@ def _describe_measures(row: Mapping[str, Any]) -> str:
         value = row.get(measure.key)
         if value is None:
             continue
-        fact = f"{measure.title} {measure.text(value)}"
-        low = row.get(f"{measure.key}_low")
-        high = row.get(f"{measure.key}_high")
-        if low is not None and high is not None:
-            fact += f" ({measure.interval(low, high)})"
-        facts.append(fact)
+        text = _format_value(measure, value, row.get(measure.low.key), row.get(measure.high.key))
+        facts.append(f"{measure.title} {text}")
     return ", ".join(facts)
+
+
+def _format_value(measure: Measure, value: float, low: float | None, high: float | None) -> str:
+    # Such as "62% (58% to 66%)".
+    if low is None or high is None:
+        return measure.text(value)
+    return f"{measure.text(value)} ({measure.interval(low, high)})"
+
+
+# The share of sticky tokens is given as a number per so many examined ones.
+_PER = 10_000
 
 
 def _list_card_rows(run: Run) -> list[tuple[str, str]]:
     """Return the rows of the card's table; each row has the name of a measure and its value."""
     record = run.record
-    compared = comparisons.ComparedRun(record.model.short_title, run)  # the numbers that a comparison shows
-    interval_title = f"{100 * compared.confidence:.4g}% interval"
-    count = f"{len(run.sticky):,} of {len(run.tokens):,} examined ({compared.examined.value})"
+    summary = RunSummary(run)
+    interval_title = f"{100 * summary.confidence:.4g}% interval"
+    count = f"{len(run.sticky):,} of {len(run.tokens):,} examined ({summary.examined.value})"
     rows = [("sticky tokens", count)]
     for measure in MEASURES:
-        largest = compared.largest(measure)
-        if largest is not None:
-            rows.append((f"token that {measure.verb} most", comparisons.shown_token(largest)))
-            title = f"its {measure.noun}, compared with an ordinary token ({interval_title})"
-            rows.append((title, comparisons.shown_value(measure, largest)))
-    if compared.share is not None:  # not if the run examined only some tokens, chosen by the user
-        rows.append((f"sticky per 10,000 (exact {interval_title})", comparisons.shown_share(compared)))
+        worst = summary.worst_token(measure)
+        if worst is None:
+            continue
+        judgement = worst.severity or worst.verdict or "not judged"
+        rows.append((f"token that {measure.verb} most", f"{quoted(worst.token)} ({judgement})"))
+        title = f"its {measure.noun}, compared with an ordinary token ({interval_title})"
+        rows.append((title, _format_value(measure, worst.value, worst.low, worst.high)))
+    share = summary.sticky_share
+    if share is not None:  # not if the run examined only some tokens, chosen by the user
+        text = f"{_PER * share.value:.1f} ({_PER * share.low:.1f} to {_PER * share.high:.1f})"
+        rows.append((f"sticky per {_PER:,} (exact {interval_title})", text))
     vocabulary = f"{run.available:,} of {record.model.vocabulary:,} vocabulary entries"
     # Of a local file, only the name is published.
     source = Path(record.corpus.source)
@@ -149,19 +158,18 @@ def table_row(run: Run) -> str:
         | all-MiniLM-L6-v2 | ... | 18 of 23,699 | ...
     """
     record = run.record
-    compared = comparisons.ComparedRun(record.model.short_title, run)
-    is_whole = compared.examined is comparisons.Examined.WHOLE
+    summary = RunSummary(run)
     sticky = f"{len(run.sticky):,} of {len(run.tokens):,}"
-    largest_cells = []
+    if summary.examined is not Examined.WHOLE:
+        sticky += f" ({summary.examined.value})"
+    worst_cells = []
     for measure in MEASURES:
-        largest = compared.largest(measure)
-        if largest is None:
-            largest_cells.append("-")
+        worst = summary.worst_token(measure)
+        if worst is None:
+            worst_cells.append("-")
             continue
-        cell = f"{quoted(largest.token)} {measure.text(largest.value)}"
-        if largest.low is not None and largest.high is not None:
-            cell += f" ({measure.interval(largest.low, largest.high)})"
-        largest_cells.append(cell)
+        value = _format_value(measure, worst.value, worst.low, worst.high)
+        worst_cells.append(f"{quoted(worst.token)} {value}")
     minutes = counted(max(1, round(run.result.seconds / 60)), "minute")
     device = record.hardware.get("device_name") or record.hardware["device"]
     if device == "cpu":
@@ -169,8 +177,8 @@ def table_row(run: Run) -> str:
     cells = (
         record.model.short_title,
         f"{record.started[:10]}, stickytoken {record.versions.get('stickytoken', 'of unknown version')}",
-        sticky if is_whole else f"{sticky} ({compared.examined.value})",
-        *largest_cells,
+        sticky,
+        *worst_cells,
         f"{run.result.sequences:,} texts, {minutes}, {device}",
     )
     return f"| {' | '.join(map(markdown, cells))} |"
@@ -269,123 +277,3 @@ def write_block(block: str, card: str | Path) -> bool:
     write_atomically(path, after)
     path.chmod(mode)  # of the file that the new one has replaced
     return True
-
-
-# For each measure, the name of the task that its largest value is published under, and its unit in words.
-_TASKS = {
-    ERASED: (
-        "sticky_tokens_worst_erased",
-        "how much less of a text's meaning copies leave than copies of an ordinary token",
-    ),
-    PUSH: (
-        "sticky_tokens_worst_push",
-        "times as many wrong results as without copies",
-    ),
-}
-SHARE_TASK = "sticky_tokens_per_10000"
-
-
-def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
-    """Return the largest erased share, the largest push and the share of sticky tokens, in the hub's format.
-
-    Args:
-        run: the run.
-        dataset: id of the benchmark data set on the hub.
-
-    Returns:
-        One entry for each of the three values that the run has. The notes of an entry name the unit and the
-        interval of the value. The share is a number per 10,000 examined tokens.
-
-    Raises:
-        InputError: the data set is not a valid hub id, or the run has no value to publish.
-    """
-    from huggingface_hub import EvalResultEntry
-
-    _require_hub_id(dataset)
-    compared = comparisons.ComparedRun(run.model_title, run)
-    interval_title = f"{100 * compared.confidence:.4g}% interval"
-    basis = f"{len(run.tokens)} of {run.available} available tokens, method {run.record.method}"
-    results: list[tuple[str, float, str]] = []  # task, value and note
-    for measure, (task, unit) in _TASKS.items():
-        largest = compared.largest(measure)
-        if largest is not None:
-            note = f"{unit}: {comparisons.shown_value(measure, largest)}, {interval_title}"
-            results.append((task, largest.value, note))
-    if compared.share is not None:
-        note = f"{comparisons.shown_share(compared)}, exact {interval_title}"
-        sticky_per_10000 = comparisons.PER * compared.share.value
-        results.append((SHARE_TASK, sticky_per_10000, note))
-    if not results:
-        raise InputError(
-            f"the run in {run.path} has no value to publish: detect with --method profile, or examine the "
-            "whole vocabulary"
-        )
-    return [
-        EvalResultEntry(dataset, task, round(value, 4), date=run.record.started, notes=f"{note}; {basis}")
-        for task, value, note in results
-    ]
-
-
-def _require_hub_id(dataset: str) -> None:
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
-
-    try:
-        validate_repo_id(dataset)
-    except HFValidationError as error:
-        raise InputError(f"the data set {shown(dataset)} is not a valid hub id: pass owner/name") from error
-
-
-def write_eval_results(run: Run, dataset: str, path: str | Path) -> bool:
-    """Write the evaluation results of a run to a separate file. If writing fails, nothing changes.
-
-    Args:
-        run: the run.
-        dataset: id of the benchmark data set on the hub.
-        path: path of the YAML file, by convention in a folder `.eval_results`. The folder is created if
-            needed.
-
-    Returns:
-        Whether the file changed.
-
-    Raises:
-        InputError: the data set is not a valid hub id, the run has no value to publish, or the file holds
-            entries of other tasks.
-        RunError: the file cannot be read or written.
-
-    Examples:
-        >>> from stickytoken.model_cards import write_eval_results
-        >>> write_eval_results(run, "me/my-benchmark", "results.yaml")
-        True
-    """
-    import yaml
-    from huggingface_hub import eval_result_entries_to_yaml, parse_eval_result_entries
-
-    target = file_path("the file of evaluation results", path)
-    entries = eval_result_entries_to_yaml(eval_results(run, dataset))
-    content = yaml.safe_dump(entries, sort_keys=False, width=1000).encode()  # notes are not wrapped
-    with reading(target, RunError):
-        before = target.read_bytes() if target.exists() else b""
-    if before == content:
-        return False
-    try:
-        entries_before = yaml.safe_load(before) or []  # None if the file is empty or does not exist
-        tasks = {entry.task_id for entry in parse_eval_result_entries(entries_before)}
-    except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            f"{target} does not contain evaluation results: choose another file for the results of "
-            "stickytoken"
-        ) from error
-    own_tasks = {SHARE_TASK, *(task for task, _ in _TASKS.values())}
-    other_tasks = sorted(tasks - own_tasks)
-    if other_tasks:
-        others = ", ".join(map(shown, other_tasks))
-        raise InputError(
-            f"{target} holds other results ({others}): choose another file for the results of stickytoken"
-        )
-    make_folder(target.parent)
-    write_atomically(target, content)
-    return True
-
-
-__all__ = ["card_block", "table_row", "write_block", "write_eval_results"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 from stickytoken.validation import visible
@@ -62,11 +61,6 @@ def counted(count: int, one: str, many: str | None = None) -> str:
         return f"1 {one}"
     plural = f"{one}s" if many is None else many
     return f"{count:,} {plural}"
-
-
-def listed(names: Sequence[str]) -> str:
-    """Join names as in a sentence: "a, b and c"."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def quoted(token: str) -> str:

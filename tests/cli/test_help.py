@@ -43,7 +43,7 @@ PANELS = [
 COMMAND_GROUPS = {
     "Find sticky tokens": "detect audit show probe",
     "Fix a model or documents": "repair scan clean check",
-    "Understand and report": "explain why impact report compare published card demo",
+    "Understand and report": "explain why impact report published card demo",
     "Language models": "embed evaluate tune",
     "Tokenizers": "tokens",
 }

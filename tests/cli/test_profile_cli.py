@@ -201,10 +201,3 @@ def short(workspace, options):
 
 def test_a_run_at_a_dimension_says_so(workspace, short):
     assert says((workspace / "short.txt").read_text("utf-8"), "planted", 24, "1 sticky token")
-
-
-def test_a_run_at_a_dimension_is_compared_by_its_name(run, short):
-    compared = planted.document(planted.command("compare", run, short, "--format", "json"))
-    assert [run_record["run"] for run_record in compared["runs"]] == ["planted", "planted (24 dimensions)"]
-    (reason_text,) = [reason["said"] for reason in compared["reasons"] if "same weights" in reason["said"]]
-    assert reason_text.endswith("have the same weights, used differently (length of the vectors)")

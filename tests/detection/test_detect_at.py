@@ -9,7 +9,6 @@ import profiled
 import tiny
 from naming import naming
 from stickytoken import load_encoder
-from stickytoken.comparisons import compare
 from stickytoken.detection.run import encoder_for
 from stickytoken.errors import RepairError
 from stickytoken.repairs.model_folder import require_repairable
@@ -59,7 +58,7 @@ def test_a_run_is_that_of_the_model_which_is_truncated_and_cut(read, folder, tmp
 def test_its_name_says_how_the_model_was_read(plain, read):
     name = str(plain.model_name)
     assert (plain.model_title, read.model_title) == (name, f"{name} (layer 1, 8 dimensions)")
-    assert compare([plain, read]).names == ("small", "small (layer 1, 8 dimensions)")
+    assert read.record.model.short_title == "small (layer 1, 8 dimensions)"
 
 
 def test_the_identity_of_an_ordinary_run_says_nothing_of_it(plain, read):

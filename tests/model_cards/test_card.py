@@ -9,8 +9,6 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-import yaml
-from huggingface_hub import parse_eval_result_entries
 from hypothesis import given, strategies as st
 from markdown_it import MarkdownIt
 
@@ -201,41 +199,6 @@ def test_the_file_is_written_once(tmp_path):
         cards.write_block(BLOCK, path)
 
 
-def test_evaluation_results_survive_the_hubs_own_parser(run, planted_run, tmp_path):
-    path = tmp_path / ".eval_results" / "stickytoken.yaml"
-    assert cards.write_eval_results(run, "someone/sticky-tokens", path) is True
-    entries = cards.eval_results(run, "someone/sticky-tokens")
-    assert parse_eval_result_entries(yaml.safe_load(path.read_text("utf-8"))) == entries
-    assert [entry.task_id for entry in entries] == [
-        "sticky_tokens_worst_erased",
-        "sticky_tokens_worst_push",
-        "sticky_tokens_per_10000",
-    ]
-    assert entries[0].value == pytest.approx(run.sticky["erased"][0], abs=1e-4)
-    assert entries[2].value == pytest.approx(1e4 / profiled.AVAILABLE, abs=1e-4)
-    assert entries[0].date == run.record.started
-    assert "90% interval" in entries[0].notes
-    assert cards.write_eval_results(run, "someone/sticky-tokens", path) is False
-    assert cards.write_eval_results(run, "someone/else", path) is True
-    (share,) = cards.eval_results(open_run(planted_run), "someone/sticky")  # its method has no scale
-    assert share.task_id == cards.SHARE_TASK
-
-
-def test_results_of_others_are_not_overwritten(run, tmp_path):
-    path = tmp_path / "other.yaml"
-    for text, phrase in (
-        ("- dataset: {id: cais/hle, task_id: default}\n  value: 1\n", naming(path, "'default'")),
-        ("[", naming(path, "evaluation results")),
-        ("- 3\n", naming(path, "evaluation results")),
-    ):
-        path.write_text(text, encoding="utf-8")
-        with pytest.raises(InputError, match=phrase):
-            cards.write_eval_results(run, "someone/sticky", path)
-        assert path.read_text("utf-8") == text
-    with pytest.raises(InputError, match=naming("'a/b/c'")):
-        cards.write_eval_results(run, "a/b/c", tmp_path / "new.yaml")
-
-
 def test_the_command_prints_writes_and_says_what_changed(run, tmp_path):
     assert planted.command("card", run.path).stdout == f"{cards.card_block(run)}\n"
     path = tmp_path / "README.md"
@@ -244,11 +207,5 @@ def test_the_command_prints_writes_and_says_what_changed(run, tmp_path):
     assert (first.exit_code, first.stdout, "written" in first.stderr) == (0, "", True)
     again = planted.document(planted.command("card", run.path, "--model-card", path, "--format", "json"))
     assert (again["changed"], again["block"]) == (False, cards.card_block(run))
-    results = tmp_path / "results.yaml"
-    options = ("--eval-results", results, "--eval-dataset", "someone/sticky", "--format", "json")
-    document = planted.document(planted.command("card", run.path, *options))
-    assert (document["eval_results_changed"], results.is_file()) == (True, True)
-    planted.assert_refused("card", run.path, "--eval-results", tmp_path / "a.yaml", saying="--eval-dataset")
-    planted.assert_refused("card", run.path, "--eval-dataset", "a/b", saying="--eval-results")
     planted.assert_refused("card", run.path, "--table", "--model-card", path, saying="--table")
     assert planted.command("card", run.path, "--table").stdout == f"{cards.table_row(run)}\n"

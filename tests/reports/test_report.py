@@ -265,10 +265,6 @@ def test_what_cannot_be_reported_is_refused(run, run_copy, tmp_path):
             stickytoken.report(reported, **options)
 
 
-def test_the_command_reports_on_one_run(run, run_copy):
-    planted.assert_refused("report", run.path, run_copy, saying=naming(2, "stickytoken compare"))
-
-
 def test_a_setting_that_is_not_allowed_is_named(run, run_copy):
     planted.edit_record(run_copy, settings=run.record.settings | {"smallest_push": "<b>"})
     with pytest.raises(RunError, match=naming("smallest_push", run_copy / "run.json")):

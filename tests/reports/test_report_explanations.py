@@ -13,7 +13,7 @@ import tiny
 from naming import naming, says
 from report_pages import Page
 from stickytoken.data import collect_sentences
-from stickytoken.errors import InputError, RunError
+from stickytoken.errors import RunError
 from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.explanation.files import explanation_folders
 from stickytoken.reports import report as make_report
@@ -165,6 +165,3 @@ def test_explanations_that_cannot_be_shown_are_refused(explained_run, tmp_path):
     planted.assert_refused(
         "report", explained_run, "--explanations", tmp_path, saying=naming(tmp_path, "explanation")
     )
-    comparison = stickytoken.compare([explained_run, shutil.copytree(explained_run, tmp_path / "again")])
-    with pytest.raises(InputError, match=naming("explanations", "comparison")):
-        make_report(comparison, explanations=explained_run / "explain")

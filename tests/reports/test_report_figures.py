@@ -1,7 +1,6 @@
 """Figures as pure functions: they lose no token, invent no number, and say when there is nothing."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -9,11 +8,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from naming import says
-from stickytoken.comparisons import ComparedToken, Quantiles, TokenInRun, WorstToken
 from stickytoken.explanation.files import explanation_folders, read_explanation
 from stickytoken.methods import Column, Distribution, Scatter
-from stickytoken.methods.measures import ERASED
-from stickytoken.reports._comparison import tokens_by_run, worst_by_run
 from stickytoken.reports.content import read_content
 from stickytoken.reports.figures import AFTER, CONTROL, SERIES, STICKY, new_panels, stack_panels, template
 from stickytoken.reports.figures.effects import costs, token_costs
@@ -173,84 +169,11 @@ def test_every_figure_stands_on_what_little_there_is(table):
     assert sum(row[2] for row in distribution(table, LIFTS).table.rows) == len(table)
 
 
-def test_without_runs_or_tasks_the_figures_say_so():
-    for figure in (tokens_by_run(compared()), worst_by_run(compared())):
-        assert "no run has" in figure.plot.layout.annotations[0].text
+def test_without_tasks_the_figures_say_so():
     assert "No task" in costs([]).alt
     for figure in (costs([]), token_costs([])):
         assert len(figure.plot.data) == 0
         assert figure.plot.layout.annotations
-
-
-def compared(tokens=(), names=("a",), runs=()):
-    return SimpleNamespace(tokens=tokens, names=list(names), runs=runs)
-
-
-UNKNOWN = TokenInRun(None, None, None)
-
-
-def test_a_compared_token_has_marks_for_every_run_that_measured_it():
-    rows = [
-        ComparedToken("x", [TokenInRun(0.5, 1.0, "sticky"), UNKNOWN]),
-        ComparedToken("y", [TokenInRun(0.1, 0.5, "benign"), TokenInRun(0.4, 0.7, "sticky")]),
-    ]
-    figure = tokens_by_run(compared(rows, ("a", "b")))
-    first_erased, first_push, second_erased, second_push = drawn(figure)
-    assert (first_erased["x"], first_push["x"]) == ([0.5, 0.1], [1.0, 0.5])
-    assert (second_erased["x"], second_push["x"]) == ([0.4], [0.7])
-    assert [symbol.endswith("-open") for symbol in first_push["marker"]["symbol"]] == [False, True]
-    assert figure.table.rows[0] == ["x", "50%", "1.0×", "sticky", None, None, None]
-
-
-def test_on_a_narrow_screen_long_tokens_are_cut_and_stay_text():
-    texts = ["short", "x" * 18, "<b>" + "\x1b" + "y" * 30]
-    tokens = [ComparedToken(text, [TokenInRun(0.5, 1.0, "sticky")]) for text in texts]
-    changes = tokens_by_run(compared(tokens)).narrow
-    for axis in ("yaxis", "yaxis2"):
-        labels = [text.strip("\u2068\u2069") for text in changes[f"{axis}.ticktext"]]
-        assert labels == ["short", "x" * 18, r"&lt;b&gt;\x1b" + "y" * 10 + "…"]
-
-
-def test_tokens_that_no_run_measured_are_not_drawn():
-    assert tokens_by_run(compared([ComparedToken("unseen", [UNKNOWN])])).narrow == {}
-
-
-def run_with(name, erases_most, pushes_most):
-    """A run whose worst tokens are given, with quantiles and thresholds of its measures."""
-    quantiles = {"erased": Quantiles(0.0, 0.1), "push": Quantiles(0.7, 1.0)}
-    thresholds = {"erased": 0.4, "push": 1.5}
-    return SimpleNamespace(
-        name=name,
-        largest=lambda measure: erases_most if measure is ERASED else pushes_most,
-        quantiles=lambda measure: quantiles[measure.key],
-        run=SimpleNamespace(thresholds=lambda: thresholds),
-    )
-
-
-def test_the_worst_tokens_of_a_run_have_their_intervals_and_stand_beside_the_others():
-    first = run_with(
-        "second",
-        WorstToken(7, "</b>x", "sticky", "severe", 0.72, 0.7, 0.75),
-        WorstToken(7, "</b>x", "sticky", "severe", 0.9, 0.7, 1.2),
-    )
-    second = run_with(
-        "first",
-        WorstToken(8, "y", "benign", None, 0.1, None, None),
-        WorstToken(9, "z", "benign", None, 0.2, 0.1, 0.3),
-    )
-    figure = worst_by_run(compared(runs=[first, second, run_with("std", None, None)]))
-    assert says(figure.alt, "not drawn", "std")
-    assert says(figure.alt, "second", "72%", "70% to 75%", "'</b>x'")
-    _, erased, push_bars, pushes = drawn(figure)
-    assert [name.strip("\u2068\u2069") for name in erased["y"]] == ["second", "first"]
-    assert (erased["error_x"]["array"], erased["error_x"]["arrayminus"]) == ([0.03, None], [0.02, None])
-    assert push_bars["base"] == [0.7, 0.7]
-    assert push_bars["x"] == pytest.approx([0.3, 0.3])
-    assert pushes["x"] == [0.9, 0.2]
-    assert pushes["marker"]["symbol"] == ["diamond", "diamond-open"]
-    assert "<" not in pushes["text"][0]
-    row = ("erased", "second", "</b>x", "sticky", "72%", "70%", "75%", "0%", "10%")
-    assert figure.table.rows[0] == row
 
 
 def contrast(one, other):

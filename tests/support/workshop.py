@@ -47,7 +47,7 @@ def english_tokenizer() -> PreTrainedTokenizerFast:
     letters = sorted(set("abcdefghijklmnopqrstuvwxyz0123456789").union(*counter))
     words = [*letters, *(f"##{letter}" for letter in letters), *_NAMED.split()]
     words += [word for word, _ in counter.most_common(_WORDS)]
-    path = importlib.resources.files("stickytoken.comparisons") / "data" / "published_tokens.csv"
+    path = importlib.resources.files("stickytoken.data") / "bundled" / "published_tokens.csv"
     rows = pl.read_csv(path.read_bytes()).filter(model="all-MiniLM-L6-v2")
     published = dict(rows.select("token", "token_id").iter_rows())
     id_of = {"[PAD]": 0, "[UNK]": 100, "[CLS]": 101, "[SEP]": 102, "[MASK]": 103, **published}

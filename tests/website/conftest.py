@@ -14,12 +14,9 @@ RUN_FOLDER = "runs/all-MiniLM-L6-v2-profile-0123456789ab"
 MODELS = ("MODEL", "my_model", "my-tokenizer")
 RUNS = ("RUN", "my-run", RUN_FOLDER)
 OWN_NAMES = {
-    "usage.md": {"runs": ("before", "other", "first", "second")},
     "documents.md": {"runs": ("minilm",)},
     "ci.md": {"runs": ("before", "baseline", "my_model-profile-0123456789ab")},
-    "compare.md": {
-        "runs": "all-MiniLM-L6-v2 tampered all-mpnet-base-v2 mpnet-stsb gemma-3-270m first second".split()
-    },
+    "publish.md": {"runs": ("all-MiniLM-L6-v2",)},
     "endpoints.md": {"models": ("FOLDER", "models/multilingual-e5-small-4bit")},
 }
 

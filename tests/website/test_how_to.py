@@ -45,7 +45,7 @@ NOT_EXECUTED = {
     "python benchmarks/": "a benchmark, of minutes to hours",
     "stickytoken detect MODEL --set engine=ray": "starts a cluster; tests/measurement does, in half a minute",
     "stickytoken impact RUN --preset paper": "tasks of the hub, and hours; tests/impacts has its edits",
-    "stickytoken published --add STD_RUN": "a run of std over a whole vocabulary; tests/comparisons has one",
+    "stickytoken published --add STD_RUN": "a run of std over a whole vocabulary; test_published.py has one",
     "stickytoken detect all-MiniLM-L6-v2 --config fast.toml": "the file, which the page shows, chooses a GPU",
     "export OPENAI_API_KEY": "a key of a service",
     "stickytoken detect openai:": "a service on the internet",
@@ -100,7 +100,6 @@ DOCUMENTS = {
     '{"documents", "changed"': "stickytoken clean RUN documents.txt",
     '{"impact", "model"': "stickytoken impact RUN --task sts.jsonl --set resamples=100",
     '{"scan", "run"': "stickytoken scan RUN documents.jsonl",
-    '{"runs": [...]': "stickytoken compare RUN my-run",
     '{"model", "run", "similarity"': 'stickytoken why MODEL "one text" "another text" --run RUN',
     '{"outcome", "model"': "stickytoken check RUN",
 }

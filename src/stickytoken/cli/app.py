@@ -15,7 +15,7 @@ from stickytoken.cli.commands.audit import audit
 from stickytoken.cli.commands.documents import clean, scan
 from stickytoken.cli.commands.language_models import embed, evaluate, tune
 from stickytoken.cli.commands.measuring import detect, probe
-from stickytoken.cli.commands.runs import card, compare, published, report, show, tokens
+from stickytoken.cli.commands.runs import card, published, report, show, tokens
 from stickytoken.cli.commands.shipping import check, demo, repair
 from stickytoken.cli.commands.understanding import explain, impact, why
 from stickytoken.errors import KEPT_NOTE, StickyTokenError
@@ -105,7 +105,7 @@ def _report_error(error: BaseException, command: str | None) -> int | None:
 _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Find sticky tokens": (detect, audit, show, probe),
     "Fix a model or documents": (repair, scan, clean, check),
-    "Understand and report": (explain, why, impact, report, compare, published, card, demo),
+    "Understand and report": (explain, why, impact, report, published, card, demo),
     "Language models": (embed, evaluate, tune),
     "Tokenizers": (tokens,),
 }

@@ -10,7 +10,6 @@ from typing import Any
 import gradio as gr
 import polars as pl
 
-from stickytoken.comparisons import rule_lines, short_headline, tone_of
 from stickytoken.demo import _components as ui
 from stickytoken.demo.context import EXAMPLES, RunLibrary, Startup, check_token_id, worst_token
 from stickytoken.detection.run import next_steps
@@ -20,6 +19,7 @@ from stickytoken.repairs.records import last_verified
 from stickytoken.reports import facts
 from stickytoken.reports.cards import FIRST_CARDS, cards
 from stickytoken.reports.content import RunContent
+from stickytoken.run_summary import rule_lines, short_headline, tone_of
 from stickytoken.validation import visible
 
 # Maximum number of rows in the table; more would make the page slow.

@@ -14,10 +14,8 @@ from stickytoken.errors import InputError, MissingExtraError, RunError, require_
 require_package("plotly", "a report", "report")
 require_package("jinja2", "a report", "report")
 
-from stickytoken.comparisons import Comparison
 from stickytoken.detection import Run
 from stickytoken.measurement import require_file_place, write_atomically
-from stickytoken.reports._comparison import comparison_figures, comparison_markdown, comparison_page
 from stickytoken.reports.content import RunContent, read_content
 from stickytoken.reports.facts import explained_tokens, report_figures
 from stickytoken.reports.figures import ReportFigure
@@ -45,23 +43,23 @@ class Format(StrEnum):
 
 
 def report(
-    run_or_comparison: Run | str | Path | Comparison,
+    run: Run | str | Path,
     *,
     format: str | None = None,  # noqa: A002 - the name of the option
     out: str | Path | None = None,
     figures: str | Path | None = None,
     explanations: str | Path | None = None,
 ) -> str:
-    """Report on a run, or on a comparison made by `stickytoken.compare`. No model is needed.
+    """Report on a run. No model is needed.
 
     Args:
-        run_or_comparison: a finished run, a run folder, or what `stickytoken.compare` returns.
+        run: a finished run, or its folder.
         format: ``html`` for one self-contained file, ``md`` or ``json``. By default, the suffix of ``out``
             decides; without ``out``, or with another suffix, the format is ``html``.
         out: File that the report is also written to, in an existing folder.
-        figures: Folder to save the figures in, as PNG, SVG and PDF. For a run, these include one from Chen et
-            al. (2025) that the page does not show: the categories of flagged tokens. Saving figures requires
-            the ``figures`` extra and either Chrome or Chromium.
+        figures: Folder to save the figures in, as PNG, SVG and PDF. They include one from Chen et al. (2025)
+            that the page does not show: the categories of flagged tokens. Saving figures requires the
+            ``figures`` extra and either Chrome or Chromium.
         explanations: Output folder of `explain`. Default: the folder ``explain`` in the run folder.
 
     Returns:
@@ -69,8 +67,8 @@ def report(
 
     Raises:
         InputError: The format is unknown, ``out`` is a folder or its folder does not exist, the figures
-            cannot be saved, the folder ``explanations`` contains no explanation, or explanations were passed
-            with a comparison. Figures cannot be saved if there are none, or if no browser can draw them.
+            cannot be saved because no browser can draw them, or the folder ``explanations`` contains no
+            explanation.
         MissingExtraError: ``figures`` was passed, but the ``figures`` extra is not installed.
         RunError: The path is not a run folder, the run folder is damaged, the explanations belong to
             another model, or a file cannot be written.
@@ -86,43 +84,26 @@ def report(
         require_file_place(report_path)
     figures_folder = None if figures is None else file_path("figures", figures)
     explanations_folder = None if explanations is None else file_path("explanations", explanations)
-    subject = _read_subject(run_or_comparison, explanations_folder)
-    text = _render(subject, format_of(report_path) if format is None else Format(str(format)))
+    run_folder = run.path if isinstance(run, Run) else file_path("the run", run)
+    content = read_content(run_folder, explanations_folder)
+    text = _render(content, format_of(report_path) if format is None else Format(str(format)))
     if report_path is not None:
         write_atomically(report_path, text.encode("utf-8", "backslashreplace"))
     if figures_folder is not None:
-        save_figures(_collect_figures(subject), figures_folder)
+        save_figures(_collect_figures(content), figures_folder)
     return text
 
 
-def _read_subject(
-    run_or_comparison: Run | str | Path | Comparison, explanations: Path | None
-) -> RunContent | Comparison:
-    if isinstance(run_or_comparison, Comparison):
-        if explanations is not None:
-            raise InputError("explanations belong to one run: leave them out of a comparison")
-        return run_or_comparison
-    if isinstance(run_or_comparison, Run):
-        return read_content(run_or_comparison.path, explanations)
-    return read_content(file_path("the run", run_or_comparison), explanations)
-
-
-def _render(subject: RunContent | Comparison, report_format: Format) -> str:
+def _render(content: RunContent, report_format: Format) -> str:
     if report_format is Format.JSON:
-        document = subject.summary() if isinstance(subject, Comparison) else run_document(subject)
-        return as_json(document)
-    is_page = report_format is Format.HTML
-    if isinstance(subject, Comparison):
-        return comparison_page(subject) if is_page else comparison_markdown(subject)
-    return run_page(subject) if is_page else run_markdown(subject)
+        return as_json(run_document(content))
+    return run_page(content) if report_format is Format.HTML else run_markdown(content)
 
 
-def _collect_figures(subject: RunContent | Comparison) -> list[ReportFigure]:
-    if isinstance(subject, Comparison):
-        return comparison_figures(subject)
-    figures = report_figures(subject)
-    figures.append(flagged_categories(subject.tokens))  # the page does not show it
-    for token in explained_tokens(subject):
+def _collect_figures(content: RunContent) -> list[ReportFigure]:
+    figures = report_figures(content)
+    figures.append(flagged_categories(content.tokens))  # the page does not show it
+    for token in explained_tokens(content):
         figures += token.figures
     return figures
 
@@ -147,14 +128,12 @@ def save_figures(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
         The paths of the written files, three per figure.
 
     Raises:
-        InputError: There are no figures, or no browser can be started.
+        InputError: No browser can be started.
         MissingExtraError: The ``figures`` extra is not installed.
         RunError: The folder or a file in it cannot be written.
     """
     if importlib.util.find_spec("kaleido") is None:
         raise MissingExtraError("saving figures", "figures")
-    if not figures:
-        raise InputError("there are no figures to save: none of the runs is finished")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

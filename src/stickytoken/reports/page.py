@@ -20,7 +20,6 @@ from markupsafe import Markup
 
 from stickytoken.attribution import TextPart, Why, summary
 from stickytoken.audits import Audit
-from stickytoken.comparisons import rule_lines, short_headline, tone_of
 from stickytoken.detection.run import next_steps
 from stickytoken.measurement import require_file_place, write_atomically
 from stickytoken.repairs.records import last_verified
@@ -28,6 +27,7 @@ from stickytoken.reports import facts, templating
 from stickytoken.reports.cards import FIRST_CARDS, Card, cards
 from stickytoken.reports.content import RunContent
 from stickytoken.reports.figures import ReportFigure, template
+from stickytoken.run_summary import rule_lines, short_headline, tone_of
 
 # Maximum number of flagged tokens in the table of a page. More rows would make the page slow to open.
 _MOST_ROWS = 1000

@@ -1,4 +1,4 @@
-"""The commands tokens, show, published, compare, card and report, which do not load a model."""
+"""The commands tokens, show, published, card and report, which do not load a model."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from enum import StrEnum
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
 
 import stickytoken
 from stickytoken.cli import _options as opt, console
@@ -185,8 +183,8 @@ def show_run(run: stickytoken.Run, output_format: opt.Format) -> None:
     if output_format is opt.Format.JSON:
         console.print_json(run.summary())
         return
-    from stickytoken.comparisons.published import mention_of_paper
     from stickytoken.detection.run import next_steps, worst_first
+    from stickytoken.published import mention_of_paper
     from stickytoken.repairs.records import last_verified, repairs_in
 
     console.print_line(run.description.headline)
@@ -285,7 +283,7 @@ def published(
         add: Run folder of the method std, to add to the table of models. Repeatable.
         output_format: Print tables, one JSON document, or CSV.
     """
-    from stickytoken.comparisons import published as paper
+    from stickytoken import published as paper
 
     opened = None if run is None else stickytoken.open_run(run)
     if model is None and opened is not None:
@@ -325,7 +323,7 @@ def _print_published_json(
     facts: Mapping[str, Any] | None, listed: pl.DataFrame, comparison: list[str]
 ) -> None:
     """Print the tokens of the model that ``facts`` are about or, if it is None, all models."""
-    from stickytoken.comparisons import published as paper
+    from stickytoken import published as paper
 
     document: dict[str, Any] = {"models": listed.to_dicts()}
     if facts is not None:
@@ -345,49 +343,6 @@ def _print_published_tokens(facts: Mapping[str, Any], tokens: pl.DataFrame) -> N
     )
 
 
-@command()
-def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN")],
-    output_format: opt.FormatChoice[TableFormat] = TableFormat.TABLE,
-    out: opt.Output[Path | None] = None,
-    figures: opt.Output[Path | None] = None,
-) -> None:
-    """Compare the runs of several models, and say which numbers are comparable. Needs no model.
-
-    Example: stickytoken compare runs/first-model runs/second-model --out comparison.html
-
-    Args:
-        runs: Two or more run folders.
-        output_format: Print tables, one JSON document, or CSV with one row per run.
-        out: Also write a page to this file: HTML, or Markdown if the name ends in .md.
-        figures: Folder for the figures as PNG, SVG and PDF. Needs Chrome or Chromium.
-    """
-    from stickytoken.comparisons import HEADINGS, shown_reason, shown_rows
-
-    with console.status("comparing the runs"):
-        comparison = stickytoken.compare(runs)
-        if out is not None or figures is not None:
-            stickytoken.report(comparison, out=out, figures=figures)
-    if output_format is TableFormat.JSON:
-        console.print_json(comparison.summary())
-    elif output_format is TableFormat.CSV:
-        console.print_csv(comparison.table)
-    else:
-        console.print_table("The runs, in the order given", HEADINGS, shown_rows(comparison))
-        answers, reasons = comparison.comparability
-        console.print_line(
-            "; ".join(f"{measure.value}: {answer.value}" for measure, answer in answers.items())
-        )
-        for reason in reasons:
-            console.print_line(f"  {reason.answer.value}: {shown_reason(reason)}")
-        console.print_line(comparison.basis)
-        console.inform_notes(comparison.notes)
-    if out is not None:
-        console.inform(f"page: {out}")
-    if figures is not None:
-        console.inform(f"figures: {figures}")
-
-
 CardFormat = StrEnum("CardFormat", "MD JSON")
 
 
@@ -395,8 +350,6 @@ CardFormat = StrEnum("CardFormat", "MD JSON")
 def card(
     run: opt.RunFolder,
     model_card: opt.Output[Path | None] = None,
-    eval_results: opt.Output[Path | None] = None,
-    eval_dataset: opt.Output[str | None] = None,
     table: Annotated[bool, opt.output_option("--table")] = False,
     output_format: opt.FormatChoice[CardFormat] = CardFormat.MD,
 ) -> None:
@@ -406,40 +359,24 @@ def card(
 
     Args:
         model_card: Existing model card in Markdown to insert the block into.
-        eval_results: Also write evaluation results to this YAML file. Needs --eval-dataset.
-        eval_dataset: Benchmark data set on the hub to which the evaluation results belong, as owner/name.
         table: Print the row of the run in the table of measured models instead of the block.
         output_format: Print the block or row, or one JSON document.
     """
-    from stickytoken.model_cards import card_block, table_row, write_block, write_eval_results
+    from stickytoken.model_cards import card_block, table_row, write_block
 
-    if eval_results is not None and eval_dataset is None:
-        raise InputError(
-            "evaluation results belong to a benchmark data set: pass --eval-dataset with --eval-results"
-        )
-    if eval_dataset is not None and eval_results is None:
-        raise InputError("--eval-dataset says which data set the results belong to: also pass --eval-results")
-    if table and (model_card is not None or eval_results is not None):
-        raise InputError("--table only prints: leave out --model-card and --eval-results")
+    if table and model_card is not None:
+        raise InputError("--table only prints: leave out --model-card")
     opened = stickytoken.open_run(run)
     block = table_row(opened) if table else card_block(opened)
     document: dict[str, Any] = {"run": str(opened.path), "block": block}
     if model_card is not None:
         changed = write_block(block, model_card)
         document |= {"model_card": str(model_card), "changed": changed}
-        console.inform(f"{model_card}: {_outcome(changed)}")
-    if eval_results is not None and eval_dataset is not None:  # either both or none
-        changed = write_eval_results(opened, eval_dataset, eval_results)
-        document |= {"eval_results": str(eval_results), "eval_results_changed": changed}
-        console.inform(f"{eval_results}: {_outcome(changed)}")
+        console.inform(f"{model_card}: {'written' if changed else 'unchanged'}")
     if output_format is CardFormat.JSON:
         console.print_json(document)
     elif model_card is None:  # else the block is in the model card
         console.print_document(f"{block}\n")
-
-
-def _outcome(changed: bool) -> str:
-    return "written" if changed else "unchanged"
 
 
 ReportFormat = StrEnum("ReportFormat", "HTML MD JSON")
@@ -447,21 +384,18 @@ ReportFormat = StrEnum("ReportFormat", "HTML MD JSON")
 
 @command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN")],
+    run: opt.RunFolder,
     output_format: opt.FormatChoice[ReportFormat | None] = None,
     out: opt.Output[Path | None] = None,
     figures: opt.Output[Path | None] = None,
     explanations: opt.Texts[Path | None] = None,
     open_it: Annotated[bool, opt.output_option("--open")] = False,
 ) -> None:
-    """Write a report of a run as HTML, Markdown or JSON.
-
-    Needs no model. To compare several runs, use `stickytoken compare`.
+    """Write a report of a run as HTML, Markdown or JSON. Needs no model.
 
     Example: stickytoken report runs/all-MiniLM-L6-v2-profile-0123456789ab --open
 
     Args:
-        runs: Run folder.
         output_format: html writes a file; md and json are printed unless --out names a file. Default: the
             format that the extension of --out names, or html.
         out: File to write. Default for html: report.html in the run folder.
@@ -477,12 +411,6 @@ def report(
         raise InputError(
             f"--open needs an HTML file, but the format is {written}: leave out --open or the format"
         )
-    if len(runs) > 1:
-        raise InputError(
-            f"a report describes one run, but {len(runs)} were passed: pass several runs to "
-            "`stickytoken compare`"
-        )
-    (run,) = runs
     if html and out is None:
         out = run.expanduser() / REPORT_FILE
     with console.status("writing the report"):

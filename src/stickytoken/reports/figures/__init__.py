@@ -74,7 +74,7 @@ ORDINARY = "#808080"
 CONTROL_BAND = "rgba(0,158,115,0.15)"
 # Colour scale of heat maps. Its middle is light in both themes, because the text in the cells is dark.
 _DIVERGING = [[0, AFTER], [0.5, "#f7f7f7"], [1, STICKY]]
-# Colours for the tokens or runs in a figure. None is green, because green stands for ordinary tokens.
+# Colours for the tokens in a figure. None is green, because green stands for ordinary tokens.
 SERIES = ("#D55E00", "#0072B2", "#7B5EA7", "#CC79A7", "#8A7A00", "#56789A", "#A0522D", "#C8446A")
 
 THIN_LINE = {"width": 1, "color": ORDINARY}

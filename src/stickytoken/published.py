@@ -17,7 +17,6 @@ from typing import Any
 import polars as pl
 
 from stickytoken import words
-from stickytoken.comparisons import with_measures
 from stickytoken.data import PAPER_DATASETS
 from stickytoken.detection.run import Run
 from stickytoken.errors import InputError
@@ -314,11 +313,8 @@ def beside_run(run: Run, name: str) -> BesideRun:
         )
     if run.record.method == "std":
         return _compare_with_paper(run, published, unknown)
-    run_tokens = with_measures(run.tokens)
-    if "texts" not in run_tokens.columns:  # the number of texts that a token was measured in
-        run_tokens = run_tokens.with_columns(texts=pl.lit(None, pl.Int64))
     measure_columns = ("erased", "erased_low", "erased_high", "push", "push_low", "push_high")
-    in_run = run_tokens.select("token_id", "verdict", *measure_columns, "texts", examined=True)
+    in_run = run.tokens.select("token_id", "verdict", *measure_columns, "texts", examined=True)
     # The tables are joined by id only. A published token that is not in the run's vocabulary at this id would
     # get the numbers of a different token, so its numbers are set to null.
     tokens = published.join(in_run, on="token_id", how="left", maintain_order="left").with_columns(
@@ -342,7 +338,7 @@ def beside_run(run: Run, name: str) -> BesideRun:
         unexamined=len(published) - unknown - len(examined),
         sticky=int((examined["verdict"] == "sticky").sum()),
         erased=erased,
-        screened=int((examined["texts"] < run_tokens["texts"].max()).sum()),
+        screened=int((examined["texts"] < run.tokens["texts"].max()).sum()),
     )
 
 
@@ -402,5 +398,5 @@ def _compare_with_paper(run: Run, published: pl.DataFrame, unknown: int) -> Besi
 
 
 def _read_table(name: str) -> pl.DataFrame:
-    content = files("stickytoken.comparisons").joinpath(f"data/{name}").read_bytes()
+    content = files("stickytoken.data").joinpath(f"bundled/{name}").read_bytes()
     return pl.read_csv(content, infer_schema_length=None, schema_overrides={"token": pl.String})
