@@ -14,12 +14,13 @@ import re
 import subprocess
 import sys
 import tempfile
+from typing import Any
 
 import stickytoken
 from bench import MINILM, ROOT, commands, write_json
 
 sys.path.insert(0, str(ROOT / "tests" / "support"))
-from embedding_server import EmbeddingServer
+from embedding_server import EmbeddingServer  # type: ignore[import-not-found]
 
 # Dollars per million tokens.
 PRICE = 0.02
@@ -49,9 +50,11 @@ def measure() -> None:
     found = ESTIMATE.search(process.stderr)
     if found is None:
         raise SystemExit(f"no estimate in the output:\n{process.stdout}{process.stderr}")
-    numbers = [float(number.replace(",", "")) for number in found.groups()]
     names = ("requests", "texts", "tokens", "cost", "most_tokens", "most_cost")
-    write_json("endpoint_estimate", price=PRICE, line=found.group(), **dict(zip(names, numbers, strict=True)))
+    numbers: dict[str, Any] = {}
+    for name, number in zip(names, found.groups(), strict=True):
+        numbers[name] = float(number.replace(",", ""))
+    write_json("endpoint_estimate", price=PRICE, line=found.group(), **numbers)
     print(found.group())
 
 

@@ -226,15 +226,16 @@ def draw() -> None:
         }
         with mpl.rc_context(style):
             # Both panels have one scale: times as many searches.
-            figure, panels = plt.subplots(1, len(models), figsize=(9.5, 3.2), sharex=True, squeeze=False)
+            figure, panels = plt.subplots(1, len(models), figsize=(10, 3.4), sharex=True, squeeze=False)
             for axes, (name, content) in zip(panels[0], models.items(), strict=True):
                 draw_panel(axes, name, content, colours)
             figure.suptitle(
-                "How many times as many searches show a document, with a word typed in front "
+                "How many times as many searches show a document with a token in front "
                 "(lines: 90% intervals)",
                 x=0.01,
                 ha="left",
                 weight="bold",
+                fontsize=11,
             )
             figure.tight_layout()
             # Without a date, the same numbers give the same file.
@@ -271,7 +272,7 @@ def draw_panel(axes: Axes, name: str, content: dict[str, Any], colours: Sequence
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     as_it_is_shown = rows["without copies"]["top_tens"]
-    searched = f"1×: in the top 10 of {as_it_is_shown:.1f} of {content['queries']} searches"
+    searched = f"as it is: {as_it_is_shown:.1f} of {content['queries']} searches"
     axes.set_title(f"{name}\n{searched}", loc="left", fontsize=11)
 
 

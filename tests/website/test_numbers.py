@@ -123,7 +123,6 @@ AGAIN = [BOTH_RUNS, MINILM.sticky, EITHER_RUN - int(MINILM.sticky)]
 CANDIDATES = measured("parity", "candidates")[0]
 PUBLISHED = measured("parity", "sticky tokens")[0]
 GAIN = measured("token_prepending_gemma", "prompt + TP")[3:]
-PAIRS_OF_STSB = numbers(result("token_prepending_gemma")["checks"][0]["bar"])[0]
 HIDING = len(result("documents_correlation")["checks"][-1]["detail"]["tokens"])
 # Megabytes of the core with torch's build for CPUs, and of the two extras.
 INSTALLED = sum(
@@ -137,6 +136,11 @@ DETECTION = TUTORIAL["stickytoken detect all-MiniLM-L6-v2 --out run"]
 
 def top_tens(typed, *labels):
     return [typed[label]["top_tens"] for label in labels]
+
+
+def ratios(typed, *labels):
+    """In how many times as many searches a document is."""
+    return [typed[label]["ratio"] for label in labels]
 
 
 def found(*labels):
@@ -157,8 +161,9 @@ def correlations(measure, tokens):
 
 def ends_of_correlations():
     """The lowest and the highest rank correlation of a measure with harm, over random tokens."""
-    measures = ("the erased share", "the run's push")
-    found = [value for measure in measures for value in correlations(measure, "128 random tokens")]
+    # The erased share is compared with the recall, which falls as harm grows.
+    with_recall = correlations("the erased share", "128 random tokens")
+    found = [-value for value in with_recall] + correlations("the run's push", "128 random tokens")
     return [min(found), max(found)]
 
 
@@ -171,24 +176,29 @@ def recall(collection):
 CLAIMS = {
     "README.md": [
         ("Python 3.11+", numbers(PYTHON)),
-        ("in their top 10", [TOP]),
-        ("1.7 of 225 as it is", [*top_tens(TYPED_MINILM, "without copies"), QUERIES]),
         (
-            "0.85 with an everyday word eight times in front",
-            top_tens(TYPED_MINILM, "an ordinary word before"),
+            "an everyday word 0.51, ب 0.81, ذ 0.03, repaired 0.99, [CLS] 2.7, repaired 1.0",
+            ratios(
+                TYPED_MINILM,
+                "an ordinary word before",
+                "ب before",
+                *("ذ before", "ذ before, repaired"),
+                *("[CLS] before", "[CLS] before, repaired"),
+            ),
         ),
-        ("1.3 with eight ب", top_tens(TYPED_MINILM, "ب before")),
-        ("0.04 with eight ذ", top_tens(TYPED_MINILM, "ذ before")),
-        ("4.5 with eight [CLS]", top_tens(TYPED_MINILM, "[CLS] before")),
-        ("1.7 with eight [CLS] in the repaired model", top_tens(TYPED_MINILM, "[CLS] before, repaired")),
-        ("3.8 of 120 as it is", [*top_tens(TYPED_GEMMA, "without copies"), GEMMA_QUERIES]),
-        ("3.1 with an everyday word", top_tens(TYPED_GEMMA, "an ordinary word before")),
-        ("7.0 with eight <eos>", top_tens(TYPED_GEMMA, "<eos> before")),
-        ("3.6 in the repaired model", top_tens(TYPED_GEMMA, "<eos> before, repaired")),
-        ("in 2.7 times as many searches", [TYPED_MINILM["[CLS] before"]["ratio"]]),
-        ("in 240 packaged documents", [len(bundled_collection().documents)]),
-        ("a short text keeps 51% less of its own meaning", MINILM.erased("ذ")[:1]),
-        ("for 2.3 times as many queries that it doesn't answer", MINILM.push(CLS)[:1]),
+        (
+            "an everyday word 0.81, <bos> 0.57, <eos> 1.8, repaired 0.94",
+            ratios(
+                TYPED_GEMMA,
+                "an ordinary word before",
+                "<bos> before",
+                *("<eos> before", "<eos> before, repaired"),
+            ),
+        ),
+        ("as published, 2.7 times as many searches", ratios(TYPED_MINILM, "[CLS] before")),
+        ("Its 240 packaged documents", [len(bundled_collection().documents)]),
+        ("copies of ذ leave 51% less of what sets", MINILM.erased("ذ")[:1]),
+        ("the first three of 2.3 times as many queries that it doesn't answer", MINILM.push(CLS)[:1]),
         ("with eight ذ, 73% of a document's own queries", [FOUND["ذ"]]),
         ("with an ordinary token, 90%", [RUN.result.ordinary_found]),
         ("| all-MiniLM-L6-v2 | 18 of 23,699 |", [MINILM.sticky, MINILM.examined]),
@@ -201,33 +211,26 @@ CLAIMS = {
         ("| `<eos>`: push 2.2 (1.9 to 2.6) |", GEMMA.push(EOS)),
         (
             "typed eight ذ into 12 Cranfield abstracts",
-            re.findall(r"(\d+) of \S+ documents", printed("stickytoken clean")),
+            re.findall(r"(\d+) of \S+ documents have copies", printed("stickytoken audit")),
         ),
         ("exit status 10", [CHECK_FAILED]),
         ("with 90% intervals. *Sampled*: special tokens and 5,000 random others", [LEVEL, SAMPLE]),
-        (
-            "Only the most suspicious, 87 to 157, were measured for push",
-            [E5.in_documents, MPNET.in_documents],
-        ),
+        ("only the 87 to 157 most suspicious were measured", [E5.in_documents, MPNET.in_documents]),
         ("*erased* at least 40%", [HIDES]),
         ("*push* at least 1.5", [PUSHES]),
         ("20% or 1.25 suffices", [HIDES_UNUSUAL, PUSHES_UNUSUAL]),
         ("The low end of the 90% interval", [LEVEL]),
-        (
-            "longer: 16 of the 18, and 46 others",
-            AGAIN,
-        ),
-        ("rank correlations −0.19 to 0.18", ends_of_correlations()),
-        ("one of 15 that hide", [HIDING]),
+        ("was longer: 62 tokens, 16 of these 18 among them", [AGAIN[0] + AGAIN[2], *AGAIN[:2]]),
+        ("by −0.09 to 0.19 (ranks)", ends_of_correlations()),
+        ("one of 15 flagged", [HIDING]),
         ("their document in the top 10", [TOP]),
         ("| Cranfield | 27% | 20% | 0% |", recall("cranfield")[::-1]),
         ("| program documentation | 96% | 92% | 79% |", recall("documentation")[::-1]),
         ("| XQuAD | 100% | 99% | 93% |", recall("questions")[::-1]),
         # `evaluate` computes intervals of 95%.
         ("Gemma 3 270M gains 1.8 points (95% interval: 0.9 to 2.6)", [GAIN[0], 0.95, *GAIN[1:]]),
-        ("the 1,379 pairs of STS-B", [PAIRS_OF_STSB]),
         ("lists-21-tokens", [PUBLISHED]),
-        ("finds their 474 candidates and 21 sticky tokens", [CANDIDATES, PUBLISHED]),
+        ("finds exactly their 474 candidates and 21 sticky tokens", [CANDIDATES, PUBLISHED]),
     ],
     "docs/faq.md": [
         (
@@ -237,7 +240,7 @@ CLAIMS = {
         ("Of the 23,699 tokens that can occur in text, 18 are sticky", [MINILM.examined, MINILM.sticky]),
         ("and 17 others (", [int(MINILM.sticky) - 1]),
         ("`<eos>` pushes 2.2 times (1.9 to 2.6)", GEMMA.push(EOS)),
-        ("Of 5,000 random tokens, none", [SAMPLE]),
+        ("We found no other among 5,000 random tokens", [SAMPLE]),
         (
             "in the top 10 of 3.8 of 120 queries",
             [TOP, *top_tens(TYPED_GEMMA, "without copies"), GEMMA_QUERIES],
@@ -251,9 +254,9 @@ CLAIMS = {
         ("Of 5,000 random tokens, five", [SAMPLE]),
         ("that push 1.9 to 2.4 times", [E5.push("▁тогтмол")[0], E5.push("▁εγκληματικ")[0]]),
         ("only 87 of the 5,004 were measured in documents", [E5.in_documents, E5.examined]),
-        ("where 3 of 128 others, drawn likewise, push", E5.random[::-1]),
+        ("and of 128 further random ones, 3 push", E5.random),
         ("only 88 of the 5,007 were measured in documents", [GEMMA.in_documents, GEMMA.examined]),
-        ("where 1 of 128 others, drawn from the whole vocabulary, pushes", GEMMA.random[::-1]),
+        ("and of 128 further ones, drawn from the whole vocabulary, 1 pushes", GEMMA.random),
         ("means over 120", [TYPED["all-MiniLM-L6-v2"]["sample"]]),
         ("top 10s it is in (of 225),", [TOP, QUERIES]),
         ("top 10s it is in,", [TOP]),
@@ -329,7 +332,7 @@ def written(value, number, unit):
 # Phrases of other pages, whose other numbers are not compared here.
 FURTHER_CLAIMS = {
     "docs/method.md": [
-        ("at least 40% less of a text's meaning", [HIDES]),
+        ("at least 40% less of a short text's meaning", [HIDES]),
         ("at least 1.5 times as many wrong results", [PUSHES]),
         ("20% or 1.25 times is enough", [HIDES_UNUSUAL, PUSHES_UNUSUAL]),
         ("The low end of the 90% interval", [LEVEL]),
@@ -341,15 +344,15 @@ FURTHER_CLAIMS = {
             correlations("the erased share", "128 random tokens"),
         ),
         (
-            "| second set | −0.73 | −0.47 | −0.74 |",
+            "| even set | −0.73 | −0.47 | −0.74 |",
             correlations("the erased share", "150 tokens drawn evenly"),
         ),
         (
-            "| second set without its sticky tokens | −0.64 | −0.27 | −0.66 |",
+            "| even set without its sticky tokens | −0.64 | −0.27 | −0.66 |",
             correlations("the erased share", "135 tokens drawn evenly that are not flagged"),
         ),
         ("| random tokens | 0.15 | 0.18 | 0.14 |", correlations("the run's push", "128 random tokens")),
-        ("| second set | 0.44 | 0.54 | 0.47 |", correlations("the run's push", "150 tokens drawn evenly")),
+        ("| even set | 0.44 | 0.54 | 0.47 |", correlations("the run's push", "150 tokens drawn evenly")),
         ("| one of the 15 that hide |", [HIDING]),
         ("| Cranfield | 27% | 20% | 0% |", recall("cranfield")[::-1]),
         ("| program documentation | 96% | 92% | 79% |", recall("documentation")[::-1]),

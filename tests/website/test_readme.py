@@ -25,7 +25,10 @@ def test_the_readme_begins_with_the_main_command_and_what_it_printed():
     first_part, *questions = re.split(r"^## ", README, flags=re.MULTILINE)
     assert [command for command, _ in shown(first_part)] == [DETECT]
     commands = {command.split()[1] for question in questions for command, _ in shown(question)}
-    assert {"clean", "check"} <= commands
+    assert "audit" in commands
+    (fix,) = (question for question in questions if question.startswith("Fix it"))
+    commands_of_fix = re.findall(r"^stickytoken (\w+)", fix, re.MULTILINE)
+    assert commands_of_fix == ["clean", "repair", "check"]
     assert len(README.split()) <= 900
 
 
