@@ -269,6 +269,7 @@ def gallery(only: str = "") -> None:
 # The documents that show commands with their output, and the file that records what the commands print.
 DOCUMENTS = (
     ROOT / "README.md",
+    ROOT / "docs" / "explain.md",
     ROOT / "docs" / "compare.md",
     ROOT / "docs" / "impact.md",
 )

@@ -14,6 +14,7 @@ RUN_FOLDER = "runs/all-MiniLM-L6-v2-profile-0123456789ab"
 MODELS = ("MODEL", "my_model", "my-tokenizer")
 RUNS = ("RUN", "my-run", RUN_FOLDER)
 OWN_NAMES = {
+    "explain.md": {"runs": ("all-MiniLM-L6-v2",)},
     "impact.md": {"runs": ("all-MiniLM-L6-v2",)},
     "usage.md": {"runs": ("before", "other", "first", "second")},
     "documents.md": {"runs": ("minilm",)},
