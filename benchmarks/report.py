@@ -267,7 +267,12 @@ def gallery(only: str = "") -> None:
 
 
 # The documents that show commands with their output, and the file that records what the commands print.
-DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "publish.md")
+DOCUMENTS = (
+    ROOT / "README.md",
+    ROOT / "docs" / "explain.md",
+    ROOT / "docs" / "publish.md",
+    ROOT / "docs" / "impact.md",
+)
 RECORD = RESULTS / "readme.json"
 # In documents.jsonl, every 117th document contains copies of the worst token, beginning with the sixth.
 DOCUMENT_INTERVAL = 117
@@ -352,7 +357,7 @@ def output_of(command: str, folder: Path) -> dict[str, Any]:
 
 
 def outputs(folder: Path, only: str = "") -> None:
-    """Run the commands whose output the README and docs/publish.md show, and record what they print.
+    """Run the commands whose output the README and the pages in `DOCUMENTS` show, and record it.
 
     The commands run in FOLDER. FOLDER holds the run of the first command as runs/all-MiniLM-L6-v2, the files
     that `prepare` writes, and gemma-3-270m as `models.py assemble` makes it. With --only, commands that do

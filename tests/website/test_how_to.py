@@ -45,6 +45,7 @@ NOT_EXECUTED = {
     "python benchmarks/": "a benchmark, of minutes to hours",
     "stickytoken detect MODEL --set engine=ray": "starts a cluster; tests/measurement does, in half a minute",
     "stickytoken impact RUN --preset paper": "tasks of the hub, and hours; tests/impacts has its edits",
+    "stickytoken evaluate ./Llama-2-7b": "tasks of the hub, and a model of 7 billion weights",
     "stickytoken published --add STD_RUN": "a run of std over a whole vocabulary; test_published.py has one",
     "stickytoken detect all-MiniLM-L6-v2 --config fast.toml": "the file, which the page shows, chooses a GPU",
     "export OPENAI_API_KEY": "a key of a service",
