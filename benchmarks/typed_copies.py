@@ -230,7 +230,7 @@ def draw() -> None:
             for axes, (name, content) in zip(panels[0], models.items(), strict=True):
                 draw_panel(axes, name, content, colours)
             figure.suptitle(
-                "How many times as many searches show a document with a token in front "
+                "Searches that show a document with a token in front, relative to none "
                 "(lines: 90% intervals)",
                 x=0.01,
                 ha="left",
@@ -252,11 +252,11 @@ def draw_panel(axes: Axes, name: str, content: dict[str, Any], colours: Sequence
     bars = [
         ("as it is", "without copies", unedited),
         (f"with {COPIES} × an everyday word", "an ordinary word before", compared),
-        (f"with {COPIES} × {control}", f"{control} before", compared),
+        (f"with {COPIES} × {control} (not sticky)", f"{control} before", compared),
     ]
     for word in (*hiding, pushing):
         bars.append((f"with {COPIES} × {word}", f"{word} before", sticky))
-        bars.append(("the same, repaired model", f"{word} before, repaired", repaired))
+        bars.append((f"with {COPIES} × {word}, repaired", f"{word} before, repaired", repaired))
     bars = [bar for bar in bars if bar[1] in rows]
     for position, (_, label, colour) in enumerate(bars):
         ratio = rows[label]["ratio"]
@@ -272,7 +272,7 @@ def draw_panel(axes: Axes, name: str, content: dict[str, Any], colours: Sequence
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     as_it_is_shown = rows["without copies"]["top_tens"]
-    searched = f"as it is: {as_it_is_shown:.1f} of {content['queries']} searches"
+    searched = f"as it is: in {as_it_is_shown:.1f} of {content['queries']} top 10s"
     axes.set_title(f"{name}\n{searched}", loc="left", fontsize=11)
 
 
