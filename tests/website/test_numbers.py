@@ -239,7 +239,7 @@ CLAIMS = {
         # `evaluate` computes intervals of 95%.
         ("Gemma 3 270M gains 1.8 points (95% interval: 0.9 to 2.6)", [GAIN[0], 0.95, *GAIN[1:]]),
         ("lists-21-tokens", [PUBLISHED]),
-        ("finds exactly their 474 candidates and 21 sticky tokens", [CANDIDATES, PUBLISHED]),
+        ("finds their 474 candidates and 21 sticky tokens", [CANDIDATES, PUBLISHED]),
     ],
     "docs/faq.md": [
         (
@@ -382,7 +382,10 @@ FURTHER_CLAIMS = {
         ),
     ],
     "docs/explain.md": [
-        ('outside such an interval in 17 of 19 measures, "river" in 2.', [*OUTSIDE[0], OUTSIDE[1][0]]),
+        (
+            'in how many of 19 measures a token lies outside: `[CLS]` in 17, "river" in 2.',
+            [*OUTSIDE[0], OUTSIDE[1][0]],
+        ),
     ],
     "docs/language_models.md": [
         ("On the 1,379 test pairs of STS-B,", [PAIRS_OF_STSB]),
