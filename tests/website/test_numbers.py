@@ -384,7 +384,7 @@ FURTHER_CLAIMS = {
     "docs/explain.md": [
         (
             'in how many of 19 measures a token lies outside: `[CLS]` in 17, "river" in 2.',
-            [*OUTSIDE[0], OUTSIDE[1][0]],
+            [*OUTSIDE[0][::-1], OUTSIDE[1][0]],
         ),
     ],
     "docs/language_models.md": [

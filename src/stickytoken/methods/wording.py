@@ -19,6 +19,7 @@ from stickytoken.methods.measures import (
     severities_in_words,
 )
 from stickytoken.search import COPIES, TOP
+from stickytoken.settings.profile import ProfileSettings
 from stickytoken.words import percent, quoted, sentence
 
 
@@ -251,7 +252,8 @@ GLOSSARY = {
     "only some of the documents: a few queries say little.",
     "documents": "In how many documents the token was measured.",
     "vector": "How many median absolute deviations the token's own vector lies above the median in the "
-    f"directions in which vectors hardly vary. From 6 on it is unusual: {_UNUSUAL}.",
+    f"directions in which vectors hardly vary. From {ProfileSettings().unusual:g} on (setting `unusual`) it "
+    f"is unusual: {_UNUSUAL}.",
     "ordinary token": "The median over random tokens. Copies of any token change a text; only what goes "
     "beyond the ordinary token counts.",
     "verdict": "Sticky: the token reaches a threshold. Benign: everything else.",

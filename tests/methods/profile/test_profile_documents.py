@@ -18,6 +18,7 @@ from stickytoken.insertion import Insertion, Joining, Token
 from stickytoken.intervals import Interval
 from stickytoken.measurement.engine import ignore_progress
 from stickytoken.methods.base import Job
+from stickytoken.methods.measures import PUSH, thresholds
 from stickytoken.methods.profile.documents import (
     Announcer,
     Look,
@@ -279,7 +280,7 @@ def test_queries_are_surely_hidden_by_the_exact_interval():
 def test_special_tokens_are_announced_once_their_interval_says_so(panel):
     notes = []
     tokens = [Token(number, f"<{number}>") for number in range(3)]
-    announcer = Announcer(tokens, profiled.SMALL, panel, lambda step: notes.append(step.note))
+    announcer = Announcer(tokens, None, profiled.SMALL, panel, lambda step: notes.append(step.note))
     announcer.finish()
     assert "3 special tokens" in notes.pop()
     found = [1] * 8
@@ -295,6 +296,24 @@ def test_special_tokens_are_announced_once_their_interval_says_so(panel):
     assert all(part in notes[1] for part in ("'<2>' may hide", "0 of 400", "8 documents so far"))
     announcer.announce("last", {1: Look(Interval(1.6, 1.5, 1.7), found * 8, 64)})
     assert all(part in notes[2] for part in ("'<1>' pushes", "1.6", "64 documents)"))
+
+
+def test_a_token_with_an_unusual_vector_is_announced_by_its_lower_thresholds(panel):
+    """The verdict uses them too, so a token that isn't announced isn't sticky by its push."""
+    notes = []
+    usual, unusual = Token(0, "<usual>"), Token(1, "<unusual>")
+    deviations = {0: 1.0, 1: 9.0}
+    announcer = Announcer(
+        [usual, unusual], deviations, profiled.SMALL, panel, lambda step: notes.append(step.note)
+    )
+    look = Look(Interval(1.42, 1.31, 1.49), [1] * 64, 64)
+    announcer.announce("last", {0: look, 1: look})
+    announcer.finish()
+    (note,) = notes
+    assert "'<unusual>' pushes" in note
+    pushes = np.array([1.31, 1.31])
+    reached = pushes >= thresholds([1.0, 9.0], profiled.SMALL)[PUSH.key]
+    assert reached.tolist() == [False, True]
 
 
 @pytest.mark.slow

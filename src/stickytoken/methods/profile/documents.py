@@ -30,7 +30,7 @@ from stickytoken.machine import Precision
 from stickytoken.measurement.engine import Progress, ProgressCallback
 from stickytoken.measurement.stages import RowValue
 from stickytoken.methods.base import Job, MethodSettings
-from stickytoken.methods.measures import PUSH, hidden_share
+from stickytoken.methods.measures import ERASED, PUSH, hidden_share, thresholds as thresholds_of
 from stickytoken.methods.probes import Carrier, balanced, room_for, with_copies
 from stickytoken.methods.profile.records import DocumentsRecord
 from stickytoken.methods.runner import Runner
@@ -531,6 +531,8 @@ class Announcer:
 
     Args:
         tokens: the tokens that are measured.
+        vector_deviations: how unusual each token vector is, keyed by token id, which may lower its
+            thresholds; None if token vectors cannot be compared.
         settings: provides the thresholds and the confidence level.
         panel: the collection.
         progress: receives a note about each token.
@@ -539,11 +541,13 @@ class Announcer:
     def __init__(
         self,
         tokens: Sequence[Token],
+        vector_deviations: Mapping[int, float] | None,
         settings: ProfileSettings,
         panel: DocumentPanel,
         progress: ProgressCallback,
     ) -> None:
         self._text_of_token = {token.id: token.text for token in tokens}
+        self._vector_deviations = vector_deviations or {}
         self._settings = settings
         self._document_count = len(panel.places)
         self._found_without = float(panel.is_found.mean())
@@ -560,13 +564,14 @@ class Announcer:
             searched = f"{look.documents} documents" if is_last else f"{look.documents} documents so far"
             text = quoted(self._text_of_token[token_id])
             note = ""
-            if look.push.low >= self._settings.smallest_push:
+            token_thresholds = thresholds_of(self._vector_deviations.get(token_id), self._settings)
+            if look.push.low >= token_thresholds[PUSH.key]:
                 interval = PUSH.interval(look.push.low, look.push.high)
                 note = (
                     f"{text} {pushes}: {COPIES} copies put a document into {PUSH.text(look.push.value)} as "
                     f"many wrong results ({interval}, {searched})"
                 )
-            elif self._may_hide(look.found):
+            elif self._bound_hidden(look.found) >= token_thresholds[ERASED.key]:
                 note = (
                     f"{text} may hide documents: with {COPIES} copies, {sum(look.found)} of "
                     f"{len(look.found)} queries find the document that answers them "
@@ -576,9 +581,8 @@ class Announcer:
                 self._announced_ids.add(token_id)
                 self._progress(Progress(stage, len(looks), len(looks), note=note, unit="tokens"))
 
-    def _may_hide(self, found: Sequence[int]) -> bool:
-        hidden = bound_hidden_share(sum(found), len(found), self._found_without, self._settings.confidence)
-        return hidden >= self._settings.smallest_erased
+    def _bound_hidden(self, found: Sequence[int]) -> float:
+        return bound_hidden_share(sum(found), len(found), self._found_without, self._settings.confidence)
 
     def finish(self) -> None:
         """Note that no token pushes or may hide documents, if none was announced."""

@@ -112,7 +112,10 @@ def make_plan(job: Job[ProfileSettings], runner: Runner) -> ProfilePlanRecord:
 
 
 def _measure_special_tokens(
-    job: Job[ProfileSettings], panel: DocumentPanel, runner: Runner
+    job: Job[ProfileSettings],
+    panel: DocumentPanel,
+    runner: Runner,
+    vector_deviations: Mapping[int, float] | None,
 ) -> InDocuments | None:
     """Measure the job's special tokens in documents, in few at first; None if it has none.
 
@@ -127,7 +130,7 @@ def _measure_special_tokens(
     # Any of them may have an unusual vector, so the lower threshold (that of an infinite deviation) decides
     # which are measured further.
     lowered = float(thresholds(np.inf, job.settings)[PUSH.key])
-    announcer = Announcer(tokens, job.settings, panel, runner.progress)
+    announcer = Announcer(tokens, vector_deviations, job.settings, panel, runner.progress)
     in_documents = measure_in_documents(
         panel,
         runner,
@@ -166,7 +169,7 @@ def measure_rounds(
         the other carriers, and of special and suspicious tokens in documents.
     """
     panel = documents.encode_documents(job, plan.documents, runner)
-    special = None if panel is None else _measure_special_tokens(job, panel, runner)
+    special = None if panel is None else _measure_special_tokens(job, panel, runner, vector_deviations)
     special_ids = set() if special is None else set(special.ids.tolist())
     measured = _measure_in_carriers(
         job, plan, runner, vector_deviations, special_ids, confirm_all=confirm_all
