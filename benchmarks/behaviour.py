@@ -34,7 +34,7 @@ RUN = f"runs/{MINILM}"
 COMMANDS = (
     f"tokens {MINILM} --format json",
     f"show {RUN}",
-    f"show {RUN} river [CLS] --format json",
+    f"show {RUN} --verdict sticky --format json",
     f"report {RUN} --out report.md",
     f"report {RUN} --out report.json",
     f"card {RUN}",
