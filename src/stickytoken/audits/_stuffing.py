@@ -287,15 +287,8 @@ _LEAST_OF_TOPIC = 5
 
 
 def _choose_topics(panel: DocumentPanel, topics: Sequence[str | None]) -> dict[str, NDArray[np.bool_]]:
-    """Return the topics that are measured separately, with a mask of the queries that have each, shape (Q,).
-
-    They are the topics with the most wrong results without copies.
-
-    Args:
-        panel: says which documents are wrong results.
-        topics: the topic of each query; None if unknown.
-    """
-    topic_names = np.array([topic or "" for topic in topics])
+    """Those with the most wrong results without copies, each with a mask of its queries, shape (Q,)."""
+    topic_names = np.array([topic or "" for topic in topics])  # empty if a query's topic is unknown
     is_query_of = {str(name): topic_names == name for name in np.unique(topic_names) if name}
     if len(is_query_of) < 2:  # a single topic would only repeat the push over all queries
         return {}

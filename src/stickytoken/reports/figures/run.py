@@ -438,14 +438,7 @@ def break_down(tokens: pl.DataFrame) -> list[Breakdown]:
 
 
 def _break_down_by(tokens: pl.DataFrame, column: str, title: str, groups: list[str]) -> Breakdown:
-    """Count the examined tokens and the sticky tokens in each group.
-
-    Args:
-        tokens: The examined tokens.
-        column: Column that contains each token's group.
-        title: Title of the breakdown.
-        groups: The groups to count. Tokens of other groups are ignored.
-    """
+    # Tokens of other groups than these are ignored.
     examined = _count_by_group(tokens, column)
     sticky = _count_by_group(tokens.filter(verdict="sticky"), column)
     return Breakdown(
