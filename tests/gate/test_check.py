@@ -19,6 +19,7 @@ from stickytoken.detection.run import Run
 from stickytoken.errors import InputError, RunError
 from stickytoken.findings import Level
 from stickytoken.gate import FailOn, Outcome, check
+from stickytoken.settings.profile import ProfileSettings
 
 
 @pytest.fixture
@@ -26,7 +27,10 @@ def own(planted_profile, tmp_path):
     """A model and the folder of its runs, which a test may change."""
     model, run = planted_profile
     shutil.copytree(model, tmp_path / "model")
-    shutil.copytree(run, tmp_path / "runs" / "run")
+    copied_run = Path(shutil.copytree(run, tmp_path / "runs" / "run"))
+    settings = open_run(copied_run).record.settings
+    # It was made with a higher threshold, which would not be taken for the model.
+    planted.edit_record(copied_run, settings=settings | {"smallest_push": ProfileSettings().smallest_push})
     return tmp_path / "model", tmp_path / "runs"
 
 
@@ -46,10 +50,14 @@ def test_the_newest_run_over_the_whole_vocabulary_is_taken(own):
         identity_parts=identity_parts | {"encoder": {"weights": "0"}},
     )
     copy("damaged", schema_version=99)
+    settings = open_run(runs / "run").record.settings
+    copy("lenient", started="2044-01-01T00:00:00+00:00", settings=settings | {"smallest_push": 10.0})
     result = check(model, folder=runs)
     assert result.run == runs / "later"
     assert any("damaged" in note and "skipped" in note for note in result.notes)
-    assert check(model, folder=runs / "run").run == runs / "run"
+    assert any("lenient" in note and "skipped" in note for note in result.notes)
+    # One that is named is taken whatever its thresholds are.
+    assert check(model, folder=runs / "lenient").run == runs / "lenient"
 
 
 def test_a_model_that_no_run_fits_is_refused_or_measured(own, pristine):

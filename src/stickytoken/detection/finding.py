@@ -27,6 +27,7 @@ from stickytoken.machine import digest
 from stickytoken.measurement import resume
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
 from stickytoken.measurement.ray_engine import EngineChoice
+from stickytoken.settings.profile import THRESHOLD_SETTINGS, ProfileSettings
 
 DEFAULT_FOLDER = Path("runs")
 
@@ -37,7 +38,7 @@ class FoundRun(NamedTuple):
     Attributes:
         run: the run.
         encoder: its model, compared with it, if it was loaded to find the run; None if the run was named.
-        notes: one note for each run that cannot be read.
+        notes: one note for each run that was skipped.
     """
 
     run: Run
@@ -81,9 +82,15 @@ def find_run(
     progress(Progress("load", 1, 1))
     identity = encoder.identify()
     for path, record in candidates.items():
-        if model_difference(record, identity) == []:  # not None, which is for unknown models
-            _require_unchanged_server(encoder)
-            return FoundRun(open_run(path), encoder, notes)
+        if model_difference(record, identity) != []:  # None is for unknown models
+            continue
+        if path != runs and _has_other_thresholds(record):
+            notes.append(
+                f"skipped, because its thresholds are not the default ones (name it to use it): {path}"
+            )
+            continue
+        _require_unchanged_server(encoder)
+        return FoundRun(open_run(path), encoder, notes)
     if encoder.device == "endpoint":  # the caller loaded it, and a detection would cost money
         raise _no_run_of_endpoint(encoder.name, runs)
     folder = _name_new_folder(encoder.name, identity, runs)
@@ -120,11 +127,17 @@ def _whole_runs(runs: Path) -> tuple[dict[Path, RunRecord], list[str]]:
     return {path: records[path] for path in newest_first}, notes
 
 
+def _has_other_thresholds(record: RunRecord) -> bool:
+    """With a higher threshold, a sticky token would count as benign though nobody asked for this now."""
+    default = asdict(ProfileSettings())
+    return any(record.settings.get(name) != default[name] for name in THRESHOLD_SETTINGS)
+
+
 def _open_newest_run_of_endpoint(
     model: str, runs: Path, candidates: Mapping[Path, RunRecord]
 ) -> tuple[Run, Encoder]:
     for path, record in candidates.items():  # the newest first
-        if record.model.name != model:
+        if record.model.name != model or (path != runs and _has_other_thresholds(record)):
             continue
         # The options of the endpoint are known from the run only.
         encoder = load_recorded(record)
@@ -142,9 +155,9 @@ def _require_unchanged_server(encoder: Encoder) -> None:
 
 def _no_run_of_endpoint(model: str, runs: Path) -> InputError:
     return InputError(
-        f"{runs} has no run of {model} over its whole vocabulary: run `stickytoken detect` first, which "
-        "shows the cost of the requests, or pass the folder of a run over some tokens, such as one with "
-        "candidates, instead of the model"
+        f"{runs} has no run of {model} over its whole vocabulary with the default thresholds: run "
+        "`stickytoken detect` first, which shows the cost of the requests, or pass the folder of a run, "
+        "such as one with candidates, instead of the model"
     )
 
 

@@ -24,6 +24,9 @@ from stickytoken.settings import (
 PRECISION_SETTINGS = frozenset({"budget", "screening_texts", "confirming_texts", "screen_precision"})
 """The settings that change how precise the results are, but not their meaning."""
 
+THRESHOLD_SETTINGS = ("smallest_erased", "smallest_push", "unusual", "confidence")
+"""The settings that decide which of the measured tokens are sticky."""
+
 
 class Measuring(StrEnum):
     """Which tokens are measured in documents.

@@ -3,7 +3,9 @@
 from dataclasses import asdict, replace
 
 import numpy as np
+import polars as pl
 import pytest
+import torch
 
 import planted
 import profiled
@@ -334,6 +336,22 @@ def test_special_tokens_are_measured_first_and_in_every_run(tmp_path):
     rounds = list(dict.fromkeys(stages))
     assert rounds[:3] == ["queries", "documents", "special tokens-4"]
     assert rounds.index("pilot") > rounds.index("special tokens-64")
+
+
+@pytest.mark.slow
+def test_a_special_token_that_erases_is_measured_in_all_documents(tmp_path):
+    """In a few, hardly any query of theirs shows whether it hides them."""
+    model = profiled.planted_model(0)
+    tokenizer = model.tokenizer
+    rows = model[0].embedding.weight
+    with torch.no_grad():
+        # The opposite of what all words have in common: its copies take documents away from every query.
+        rows[tokenizer.token_to_id("[MASK]")] = -4 * torch.eye(rows.shape[1])[0]
+    run = profiled.detect_profile(load_encoder(model), tmp_path / "run", sentences=profiled.corpus(1200))
+    row = run.tokens.row(by_predicate=pl.col("token") == "[MASK]", named=True)
+    assert row["erased_low"] > run.record.settings["smallest_erased"]
+    assert row["documents"] == 64
+    assert len(run.tokens.filter(pl.col("token") == "[MASK]")) == 1
 
 
 @pytest.fixture(scope="module")

@@ -339,6 +339,18 @@ class InDocuments:
     documents: NDArray[np.int64]
     found_without: float
 
+    def without(self, ids: NDArray[np.int64]) -> InDocuments:
+        """Return the results of the tokens that are not in ``ids``."""
+        rows = np.flatnonzero(~np.isin(self.ids, ids))
+        return InDocuments(
+            ids=self.ids[rows],
+            push=self.push.of_rows(rows),
+            found=self.found[rows],
+            queries=self.queries[rows],
+            documents=self.documents[rows],
+            found_without=self.found_without,
+        )
+
 
 def measure_in_all_documents(
     panel: DocumentPanel,

@@ -176,7 +176,9 @@ def measure_rounds(
     )
     if panel is None:
         return measured
-    suspects = _measure_suspects(measured, panel, runner, special_ids, measure_all=confirm_all)
+    suspects = _measure_suspects(measured, panel, runner, special, measure_all=confirm_all)
+    if special is not None:  # those that erase have been measured again, in all documents
+        special = special.without(suspects.ids)
     return replace(measured, in_documents=join_documents([special, suspects]))
 
 
@@ -330,13 +332,14 @@ def _measure_suspects(
     measured: MeasuredJob,
     panel: DocumentPanel,
     runner: Runner,
-    special_ids: Collection[int],
+    special: InDocuments | None,
     *,
     measure_all: bool,
 ) -> InDocuments:
     """Measure in documents the tokens that may push, and those that erase so much that they are sticky.
 
-    The tokens in ``special_ids`` have already been measured there.
+    Special tokens have already been measured there, in few documents if they don't push. Those that erase are
+    measured again, in all.
     """
     job = measured.job
     tokens = _index_tokens(job)
@@ -356,7 +359,10 @@ def _measure_suspects(
         # Other tokens are compared with the ordinary ones, which are therefore measured as closely as any.
         ids_in_all |= set(ordinary_tokens(job, measured.plan.pilots))
         displayed_count = verdict.DISPLAYED
-    ordered_ids = np.array(sorted(suspect_ids.difference(special_ids)), dtype=np.int64)
+    if special is not None:
+        in_all = special.ids[special.documents == len(panel.places)].tolist()
+        suspect_ids -= set(special.ids.tolist()).difference(erasing_ids).union(in_all)
+    ordered_ids = np.array(sorted(suspect_ids), dtype=np.int64)
     deviations = deviations_of(ordered_ids, measured.vector_deviations)
     push_thresholds = thresholds(deviations, job.settings)[PUSH.key]
     return measure_in_documents(
