@@ -230,7 +230,7 @@ def draw() -> None:
             for axes, (name, content) in zip(panels[0], models.items(), strict=True):
                 draw_panel(axes, name, content, colours)
             figure.suptitle(
-                "Searches that show a document with a token in front, relative to none "
+                "How many times as many searches show a document with a token typed in front "
                 "(lines: 90% intervals)",
                 x=0.01,
                 ha="left",
@@ -249,14 +249,15 @@ def draw_panel(axes: Axes, name: str, content: dict[str, Any], colours: Sequence
     unedited, compared, sticky, repaired = colours
     pushing, *hiding = content["words"][:SHOWN]
     control = content["control"]
+    shown_as_it_is = rows["without copies"]["top_tens"]
     bars = [
-        ("as it is", "without copies", unedited),
+        (f"as it is ({shown_as_it_is:.1f} of {content['queries']} show it)", "without copies", unedited),
         (f"with {COPIES} × an everyday word", "an ordinary word before", compared),
         (f"with {COPIES} × {control} (not sticky)", f"{control} before", compared),
     ]
     for word in (*hiding, pushing):
         bars.append((f"with {COPIES} × {word}", f"{word} before", sticky))
-        bars.append((f"with {COPIES} × {word}, repaired", f"{word} before, repaired", repaired))
+        bars.append((f"with {COPIES} × {word}, model repaired", f"{word} before, repaired", repaired))
     bars = [bar for bar in bars if bar[1] in rows]
     for position, (_, label, colour) in enumerate(bars):
         ratio = rows[label]["ratio"]
@@ -271,9 +272,7 @@ def draw_panel(axes: Axes, name: str, content: dict[str, Any], colours: Sequence
     axes.set_xlim(0, SCALE_END)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    as_it_is_shown = rows["without copies"]["top_tens"]
-    searched = f"as it is: in {as_it_is_shown:.1f} of {content['queries']} top 10s"
-    axes.set_title(f"{name}\n{searched}", loc="left", fontsize=11)
+    axes.set_title(name, loc="left", fontsize=11)
 
 
 if __name__ == "__main__":
