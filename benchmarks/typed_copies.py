@@ -230,7 +230,7 @@ def draw() -> None:
             for axes, (name, content) in zip(panels[0], models.items(), strict=True):
                 draw_panel(axes, name, content, colours)
             figure.suptitle(
-                "How many times as many searches show a document with a token typed in front "
+                "Searches that show a document with a token typed in front, compared with none "
                 "(lines: 90% intervals)",
                 x=0.01,
                 ha="left",
@@ -251,7 +251,7 @@ def draw_panel(axes: Axes, name: str, content: dict[str, Any], colours: Sequence
     control = content["control"]
     shown_as_it_is = rows["without copies"]["top_tens"]
     bars = [
-        (f"as it is ({shown_as_it_is:.1f} of {content['queries']} show it)", "without copies", unedited),
+        (f"as it is ({shown_as_it_is:.1f} of {content['queries']} searches)", "without copies", unedited),
         (f"with {COPIES} × an everyday word", "an ordinary word before", compared),
         (f"with {COPIES} × {control} (not sticky)", f"{control} before", compared),
     ]
