@@ -5,7 +5,7 @@ is searched for its queries. Everything is encoded by sentence-transformers and 
 here depends on what stickytoken measures.
 
 `measure` needs Cranfield in the layout of BEIR, the folder of a model, and a repaired copy of it if there is
-one. `draw` draws the picture of the README from the result file.
+one. `counts` measures other numbers of copies than eight. `draw` draws the picture of the README from the result file.
 
     python benchmarks/typed_copies.py measure MODEL "[CLS]" --repaired FOLDER
     python benchmarks/typed_copies.py draw
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,6 +34,8 @@ RESULT_NAME = "typed_copies"
 CRANFIELD = SHARED / "data" / "cranfield"
 # Number of copies before or after an abstract.
 COPIES = 8
+# Numbers of copies to compare.
+COUNTS = (1, 2, 3, 4, 8)
 # Number of results that a user is assumed to look at.
 TOP = 10
 # Everyday words, none of which Cranfield is about. Their numbers are averaged.
@@ -123,9 +126,9 @@ class Search:
         return hits
 
 
-def copies_of(word: str) -> str:
+def copies_of(word: str, count: int = COPIES) -> str:
     """Return the copies of a word as someone would type them."""
-    return " ".join([word] * COPIES)
+    return " ".join([word] * count)
 
 
 def figures(
@@ -211,6 +214,37 @@ def measure(
         print(row)
 
 
+def counts(
+    model: str,
+    words: Annotated[list[str], typer.Argument(help="Tokens to type before an abstract.")],
+    name: Annotated[str, typer.Option(help="Name of the model in the result.")] = "all-MiniLM-L6-v2",
+    folder: Annotated[Path, typer.Option(help="Cranfield in the layout of BEIR.")] = SHARED
+    / "data/cranfield",
+) -> None:
+    """Measure fewer copies than eight, and eight with a word between each two.
+
+    The result is benchmarks/results/typed_counts.json.
+    """
+    collection = CranfieldSample(folder, document_count=1398, query_count=225, sample_count=120)
+    search = Search(collection, model)
+    without = search.hits()
+    hits_by_label = {"without copies": without}
+    for count in COUNTS:
+        hits_of_words = [search.hits(before=copies_of(word, count)) for word in ORDINARY]
+        hits_by_label[f"{count} × an ordinary word"] = np.mean(hits_of_words, axis=0)
+        for word in words:
+            hits_by_label[f"{count} × {word}"] = search.hits(before=copies_of(word, count))
+    for word in words:
+        # As someone would type them to evade a search for copies in a row.
+        interleaved = " ".join(f"{word} {between}" for between in islice(cycle(ORDINARY), COPIES))
+        hits_by_label[f"{COPIES} × {word}, each before an ordinary word"] = search.hits(before=interleaved)
+    rows = [figures(label, hits, without, collection.is_answer) for label, hits in hits_by_label.items()]
+    command = f"python benchmarks/typed_copies.py counts {name} {' '.join(words)}"
+    write_json("typed_counts", command=command, model=name, words=words, rows=rows)
+    for row in rows:
+        print(row)
+
+
 def draw() -> None:
     """Draw the picture of the README, docs/images/typed_copies.svg, for light and for dark pages."""
     models = json.loads((RESULTS / f"{RESULT_NAME}.json").read_text("utf-8"))["models"]
@@ -276,4 +310,4 @@ def draw_panel(axes: Axes, name: str, content: dict[str, Any], colours: Sequence
 
 
 if __name__ == "__main__":
-    commands(__doc__, measure, draw)
+    commands(__doc__, measure, counts, draw)
