@@ -5,7 +5,8 @@ is searched for its queries. Everything is encoded by sentence-transformers and 
 here depends on what stickytoken measures.
 
 `measure` needs Cranfield in the layout of BEIR, the folder of a model, and a repaired copy of it if there is
-one. `counts` measures other numbers of copies than eight. `draw` draws the picture of the README from the result file.
+one. `counts` measures other numbers of copies than eight. `draw` draws the picture of the README from the
+result file.
 
     python benchmarks/typed_copies.py measure MODEL "[CLS]" --repaired FOLDER
     python benchmarks/typed_copies.py draw

@@ -112,8 +112,8 @@ SENTENCES = stickytoken.load_sentences()
 TYPED = result("typed_copies")["models"]
 QUERIES, GEMMA_QUERIES = (model["queries"] for model in TYPED.values())
 TYPED_MINILM, TYPED_GEMMA = ({row["label"]: row for row in model["rows"]} for model in TYPED.values())
-IN_FRONT = ("without copies", "[CLS] before", "ذ before", "an ordinary word before")
-AT_THE_END = ("without copies", "[CLS] after", "ذ after", "an ordinary word after")
+IN_FRONT = ("without copies", "[CLS] before", "ذ before", "ب before", "an ordinary word before")
+AT_THE_END = ("without copies", "[CLS] after", "ذ after", "ب after", "an ordinary word after")
 
 BOTH_RUNS, EITHER_RUN = measured("documents_again", "two runs")[1:]
 ESTIMATE = result("endpoint_estimate")
@@ -268,13 +268,10 @@ CLAIMS = {
         ("means over 120", [TYPED["all-MiniLM-L6-v2"]["sample"]]),
         ("top 10s it is in (of 225),", [TOP, QUERIES]),
         ("top 10s it is in,", [TOP]),
-        ("copies in front | 1.66 | 4.46 | 0.04 | 0.85 |", top_tens(TYPED_MINILM, *IN_FRONT)),
-        ("copies at the end | 1.66 | 3.70 | 0.97 | 1.42 |", top_tens(TYPED_MINILM, *AT_THE_END)),
-        ("copies in front | 37% | 46% | 2% | 22% |", found(*IN_FRONT)),
-        ("copies at the end | 37% | 42% | 25% | 34% |", found(*AT_THE_END)),
-        ("is still in 1.34 top 10s", [*top_tens(TYPED_MINILM, "ب before"), TOP]),
-        ("it is in 1.52, and 36% do", [*top_tens(TYPED_MINILM, "ب after"), *found("ب after")]),
-        ("28% of its queries find it", found("ب before")),
+        ("copies in front | 1.66 | 4.46 | 0.04 | 1.34 | 0.85 |", top_tens(TYPED_MINILM, *IN_FRONT)),
+        ("copies at the end | 1.66 | 3.70 | 0.97 | 1.52 | 1.42 |", top_tens(TYPED_MINILM, *AT_THE_END)),
+        ("copies in front | 37% | 46% | 2% | 28% | 22% |", found(*IN_FRONT)),
+        ("copies at the end | 37% | 42% | 25% | 36% | 34% |", found(*AT_THE_END)),
         ("The paper lists 21 tokens", [PUBLISHED]),
         ("None of the other 20 reaches", [PUBLISHED - 1]),
         ("16 of the 21 push more", [*measured("parity-documents", "push: tokens above"), PUBLISHED]),
@@ -370,7 +367,7 @@ FURTHER_CLAIMS = {
         ("in front, it is in 4.46", top_tens(TYPED_MINILM, "[CLS] before")),
         ("eight at the end in 3.70", top_tens(TYPED_MINILM, "[CLS] after")),
         (
-            "ordinary words take it down to 0.85 and 1.42",
+            "everyday words take it down to 0.85 and 1.42",
             top_tens(TYPED_MINILM, "an ordinary word before", "an ordinary word after"),
         ),
         ("of 120 queries, 3.8 without copies", [GEMMA_QUERIES, *top_tens(TYPED_GEMMA, "without copies")]),
