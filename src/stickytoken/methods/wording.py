@@ -38,15 +38,18 @@ def describe_rule(smallest_erased: float, smallest_push: float) -> str:
     )
 
 
-def vector_in_words(deviation: float, unusual: float) -> str:
-    """Describe a token's vector deviation, and the smallest deviation that is unusual.
+def vector_in_words(deviation: float, unusual_from: float) -> str:
+    """Describe how unusual a token's vector is, and from which deviation on a vector is unusual.
 
-    Both numbers are in median absolute deviations from the median of all token vectors.
+    Args:
+        deviation: how many median absolute deviations the statistic of the token's vector lies above the
+            median of this statistic over all tokens; see `stickytoken.token_vectors.vector_deviations`.
+        unusual_from: the smallest deviation of an unusual vector.
     """
     side = "above" if deviation >= 0 else "below"
     return (
-        f"{abs(deviation):.1f} median absolute deviations {side} the median of all token vectors; unusual "
-        f"from {unusual:g} above"
+        f"how unusual its direction is: {abs(deviation):.1f} median absolute deviations {side} the median of "
+        f"all token vectors; counts as unusual from {unusual_from:g} above"
     )
 
 

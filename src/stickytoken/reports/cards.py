@@ -135,12 +135,12 @@ class _Scale:
         return round(2 + 96 * (value - self.start) / span, 2)
 
 
-def _make_vector_measure(deviation: float, smallest_unusual: float) -> CardMeasure:
+def _make_vector_measure(deviation: float, unusual_from: float) -> CardMeasure:
     return CardMeasure(
         title="vector",
-        value="unusual" if deviation >= smallest_unusual else "usual",
+        value="unusual" if deviation >= unusual_from else "usual",
         interval="",
-        threshold=wording.vector_in_words(deviation, smallest_unusual),
+        threshold=wording.vector_in_words(deviation, unusual_from),
         strip=None,
     )
 

@@ -122,8 +122,9 @@ def equal_length_batches(lengths: Sequence[int], token_budget: int) -> list[NDAr
     for length in sorted(set(length_of_input.tolist()), reverse=True):
         indices = np.flatnonzero(length_of_input == length)
         batch_size = max(1, token_budget // max(1, length))
-        # Matrix kernels are fastest if the number of tokens is a multiple of TOKEN_MULTIPLE. It is one if the
-        # number of inputs is a multiple of this.
+        # Matrix kernels are fastest if a batch's number of tokens is a multiple of TOKEN_MULTIPLE. All inputs
+        # have `length` tokens, so the batch has such a number if its number of inputs is a multiple of
+        # `input_multiple`.
         input_multiple = TOKEN_MULTIPLE // math.gcd(length, TOKEN_MULTIPLE)
         if batch_size >= input_multiple:
             batch_size -= batch_size % input_multiple

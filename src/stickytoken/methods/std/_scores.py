@@ -140,8 +140,8 @@ def score_bounds(distances: Floats, alone: Floats, constants: ScoreConstants) ->
 def has_risen(distances: Floats) -> NDArray[np.bool_]:
     """Return whether any known distance is larger than the previous known distance, shape (...).
 
-    ``distances`` are those with 0, 1, 2, ... copies, shape (..., copies + 1); NaN where unknown, which the
-    first is not.
+    ``distances`` has the distances with 0, 1, 2, ... copies, shape (..., copies + 1); NaN where unknown. The
+    distance with 0 copies must be known.
     """
     last_known = distances[..., 0].copy()
     any_rises = np.zeros(last_known.shape, dtype=np.bool_)
@@ -181,7 +181,7 @@ def scores_behind_threshold(token_count: int, share: float) -> int:
 
     The threshold is interpolated between two adjacent scores, so both must be exact.
     """
-    # The index of the lower of the two, among the scores in ascending order.
+    # The index of the lower of the two scores, if all scores are in ascending order.
     lower_index = int((token_count - 1) * (1 - share))
     # Add 1 in case rounding moves the position of the quantile to the next score.
     return min(token_count, token_count - lower_index + 1)
