@@ -256,8 +256,8 @@ def _compute_contributions(
         progress(Progress(stage, done, total, computed=done))  # everything is computed, nothing is resumed
 
     # The index of each token's part.
-    labels = [index for index, part in enumerate(text.parts) for _ in part.token_ids]
-    return divide_vector(model, text.ids, labels, watch)
+    part_of_id = [index for index, part in enumerate(text.parts) for _ in part.token_ids]
+    return divide_vector(model, text.ids, part_of_id, watch)
 
 
 def _measure_deletions(model: IdEncoder, text: ReadText, other_unit: Floats, similarity: float) -> ReadText:

@@ -54,7 +54,7 @@ def find_differences(rows: Sequence[dict[str, Any]]) -> list[Finding]:
 
 
 def _make_finding(area: str, name: str, words: str, outside_rows: Sequence[dict[str, Any]]) -> Finding:
-    # Of layers that are equally far, the first counts.
+    # The row of the layer where the token is furthest from benign tokens; of equally far layers, the first.
     furthest = max(outside_rows, key=lambda row: (abs(row["deviations"] or 0.0), -(row["layer"] or 0)))
     layers = [row["layer"] for row in outside_rows if row["layer"] is not None]
     return Finding(
@@ -95,8 +95,8 @@ def describe_verdict(
     strongest = _describe_strongest(rows, differences)
     lift = _find_lift_beside_benign(rows)
     if run_row is not None:
-        # The sentences about the run come first, because it measured more texts. They also quote the lift, so
-        # that the area "similarity", whose only measure is the lift, is left out of the others.
+        # The sentences about the run come first, because a run measures more texts. They also quote the lift,
+        # the only measure of the area "similarity", which is therefore left out of the list of areas.
         strongest.pop("similarity", None)
         listed = f": {'; '.join(strongest.values())}" if strongest else ""
         return (
@@ -110,8 +110,8 @@ def describe_verdict(
         )
     clauses = list(strongest.values())
     if "similarity" not in strongest and lift is not None:
-        # The lift is inside the benign interval. It is quoted nevertheless, with the interval of the
-        # difference, because the token may still have a larger lift than benign tokens.
+        # A lift inside the benign interval is quoted too, with the interval of its difference from that of
+        # benign tokens, because the token may still have a larger lift than they.
         clauses.insert(
             0,
             f"over {counted(lift['carriers'], 'text')}, the {_LIFT_IN_WORDS} is {lift['value']:.3f} (mean of "
@@ -195,14 +195,15 @@ def _quote_numbers(run_row: Mapping[str, Any]) -> list[str]:
 
 
 def _describe_interval(lift: Mapping[str, Any]) -> str:
-    # For a lift within the interval of benign tokens, so that its difference from theirs may be zero.
+    # Only for a lift within the interval of benign tokens, so that its difference from their lift may be
+    # zero.
     low = lift["value"] - lift["benign_high"]
     high = lift["value"] - lift["benign_low"]
     return f"the interval of the difference, {low:+.3f} to {high:+.3f}, includes zero"
 
 
 def _describe_finding(finding: Finding, last_layer: int | None) -> str:
-    """``last_layer`` is None only where no finding begins in a layer."""
+    # ``last_layer`` is None only if no finding begins in a layer.
     notes = [f"benign {finding.benign_mean:.3f}"]
     if finding.deviations is not None:
         notes.append(f"{finding.deviations:+.1f} SD")
