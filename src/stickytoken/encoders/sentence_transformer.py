@@ -206,10 +206,8 @@ class SentenceTransformerEncoder(ModelEncoder):
             model.truncate_dim,
             table_rows(model),
         )
-        users_model = (
-            self._routed_from
-        )  # None if `self.model` is the user's model or has only its first layers
-        if users_model is not None:
+        users_model = self._routed_from
+        if users_model is not None:  # `self.model` is a copy, which doesn't show changes of the user's model
             prompts = tuple(users_model.prompts.items())
             settings += (users_model.default_prompt_name, prompts, users_model.truncate_dim)
         return settings
