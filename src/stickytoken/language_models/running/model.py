@@ -206,9 +206,7 @@ class PromptedModel:
         """
         ids, mask, positions, indices = (layout[key].to(self.decoder.device) for key in _LAYOUT)
         first, last, placeholders = indices.unbind(dim=1)
-        if (
-            cached_mask is not None
-        ):  # attention also reads the cached tokens, which come before all other tokens
+        if cached_mask is not None:  # attention also reads the cached tokens, which come first in a row
             mask = torch.cat([cached_mask.to(self.decoder.device), mask], dim=1)
         # The id of the placeholder may be beyond the embedding matrix. `embed` gives the placeholder a vector
         # of its own. The per-layer inputs of the placeholder are those of token 0.
