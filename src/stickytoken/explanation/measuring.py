@@ -291,9 +291,8 @@ def _average_attention_on_copies(
     ``attention`` and ``part_of_token`` are those of `Inside`. If ``from_copies`` is false, the attention that
     the copies themselves give is left out.
     """
-    attending_counts = np.bincount(part_of_token, minlength=len(Part)).astype(
-        np.float64
-    )  # tokens in each part
+    # Number of tokens in each part.
+    attending_counts = np.bincount(part_of_token, minlength=len(Part)).astype(np.float64)
     if not from_copies:
         attending_counts[Part.COPIES] = 0
     # ``attention`` has a mean for each attending part. Weighting each part by its number of tokens gives the
