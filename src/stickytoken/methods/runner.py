@@ -116,7 +116,7 @@ class Runner:
         return run_work(work, shards, rows, self.engine, self.store, self.progress)
 
     def encode(self, name: str, probes: Sequence[Probe], role: Role = Role.DOCUMENT) -> NDArray[np.float32]:
-        """Return the vectors of texts of a role, shape (texts, d), and keep them in the store under a name."""
+        """Return the vectors of texts of a role, shape (texts, d), and store them under a name."""
         self.begin()  # does nothing if the run has begun
         return encode_in_shards(name, probes, self.engine, self.store, self.progress, role)
 

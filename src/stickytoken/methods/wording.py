@@ -77,7 +77,7 @@ def reason(values: Mapping[str, float], *, unusual_vector: bool) -> str:
 
 
 def describe_push(token: str, push: str) -> str:
-    """Say by how much copies of a token multiply a document's wrong results; ``push`` is, for example, "2.1×"."""
+    """Say by how much copies of a token multiply a document's wrong results; ``push`` is like "2.1×"."""
     return f"{COPIES} copies of {quoted(token)} put a document into {push} as many wrong results"
 
 
