@@ -139,7 +139,7 @@ def with_runs(runs: Sequence[Run]) -> pl.DataFrame:
     """Return the published table of models, with an added row for each of the given runs.
 
     The table has four more columns than `published_models`: ``validation_pairs``, ``seed``, ``corpus``, and
-    ``differs``, which says how the settings of a run differ from the published ones.
+    ``differs``, which says how the settings of a run differ from the published settings.
 
     Raises:
         InputError: A run used a method other than the paper's, or examined only part of the vocabulary.
@@ -193,7 +193,7 @@ _PAIR_SAMPLING = frozenset({"sentence_count", "pair_count"})
 
 
 def _list_differing_settings(run: Run) -> list[str]:
-    """Return a phrase for each way in which a run of the paper's method differs from the published ones."""
+    """Return a phrase for each way in which a run of the paper's method differs from the published runs."""
     corpus = run.record.corpus
     has_pairs = corpus.sentences is None  # the run was given pairs, not sentences from which it draws pairs
     # The setting `scores` says which tokens get an exact score, which changes neither candidates nor

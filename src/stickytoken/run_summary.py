@@ -1,4 +1,4 @@
-"""A run in few numbers and words: what it examined, its worst tokens, its share of sticky ones."""
+"""A run in few numbers and words: what it examined, its worst tokens, its share of sticky tokens."""
 
 from __future__ import annotations
 
@@ -108,5 +108,5 @@ def short_headline(run: Run) -> str:
 
 
 def rule_lines(run: Run) -> list[str]:
-    """Return the lines that state the rule of a run, without those already in its headline."""
+    """Return the lines that state the rule of a run, without the lines that are already in its headline."""
     return [line for line in run.description.lines if line not in run.description.headline]

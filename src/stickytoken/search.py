@@ -26,7 +26,7 @@ _SAMPLES = 1000
 
 
 def depth_of(documents: int) -> int:
-    """Return how many results of a query are its first ones in a collection of this many documents."""
+    """Return how many results of a query count as its first results, in a collection of this size."""
     return max(1, math.ceil(DEPTH_SHARE * documents))
 
 

@@ -192,7 +192,7 @@ class ModelEncoder(ABC):
         lower = self._copy()
         lower._precision = precision
         lower._arithmetic = precisions.arithmetic(self._network, precision)
-        lower._reset()  # among others, makes a runner for `lower`
+        lower._reset()  # makes a runner for `lower`, because its copy has the runner of `self`
         exact_vectors = self._vectors(self._samples)
         lower_vectors = lower._vectors(self._samples)
         center = self._center(exact_vectors)

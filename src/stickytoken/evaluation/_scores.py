@@ -70,14 +70,14 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How much the main score of a way of encoding differs from that of the plain prompt.
+    """How much the main score of a way of encoding differs from the main score of the plain prompt.
 
     The interval comes from a paired bootstrap.
 
     Attributes:
         encoding: The way of encoding, as in `Score`.
         layer: The layer, as in `Score`.
-        plain_layer: The layer at which the plain prompt is read: the last one, or the same as ``layer``.
+        plain_layer: The layer at which the plain prompt is read: the last layer, or the same as ``layer``.
         value: The score of this way of encoding minus the score of the plain prompt, times 100; None if
             either score is undefined.
         low: Lower end of the 95% interval over pairs, queries or texts; None if it is undefined.

@@ -77,7 +77,7 @@ class Tried:
 
 @dataclass(frozen=True)
 class Tuning:
-    """All settings that were tried, in order, and the best ones.
+    """All settings that were tried, in order, and the best settings.
 
     Attributes:
         tried: Every setting at every layer from which the vector can be read, in ascending order of layers

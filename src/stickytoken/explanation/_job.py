@@ -80,7 +80,7 @@ class Job:
         """
         encoder = self.inspector.encoder
         readable_ids = [token.id for token in self.vocabulary.available if encoder.fits((token.id,))]
-        generator = np.random.default_rng([self.settings.seed, 1])  # another stream than that of the texts
+        generator = np.random.default_rng([self.settings.seed, 1])  # not the stream that orders texts
         sampled_ids = generator.permutation(readable_ids)[: self.settings.directions]
         token_ids = sorted(int(token_id) for token_id in sampled_ids)
         pooled_vectors: list[Floats] = []

@@ -411,9 +411,8 @@ def _average_states_of_copies(insides: Sequence[Inside]) -> Floats | None:
 def _measure_distances_from_benign(states: Sequence[Floats]) -> Floats:
     """Return how far the copies' mean hidden states are from those of benign tokens.
 
-    Args:
-        states: one array for each token, shape (carriers, layers + 1, D): first of the examined token, then
-            of each benign token.
+    ``states`` has one array for each token, shape (carriers, layers + 1, D): first of the examined token,
+    then of each benign token.
 
     Returns:
         Cosine distances and Euclidean distances of each token from the mean of the benign tokens (for a

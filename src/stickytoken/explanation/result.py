@@ -23,7 +23,7 @@ _LIFT = "lift_sentences"
 _LIFT_IN_WORDS = AREAS["similarity"][_LIFT]
 # Minimum number of benign tokens for the verdict that a token does not differ from them. With fewer, the
 # interval is so wide that a token inside it may still differ by several standard deviations, so the verdict
-# does not claim that the token resembles benign ones.
+# does not claim that the token resembles benign tokens.
 ENOUGH_BENIGN = 8
 # Order of the areas in a verdict: first the effect, then its possible causes, from the input of the model to
 # its output.
@@ -110,8 +110,8 @@ def describe_verdict(
         )
     clauses = list(strongest.values())
     if "similarity" not in strongest and lift is not None:
-        # A lift inside the benign interval is quoted too, with the interval of its difference from that of
-        # benign tokens, because the token may still have a larger lift than they.
+        # A lift inside the benign interval is quoted too, with the interval of its difference from the lift
+        # of benign tokens, because the token may still have a larger lift than they.
         clauses.insert(
             0,
             f"over {counted(lift['carriers'], 'text')}, the {_LIFT_IN_WORDS} is {lift['value']:.3f} (mean of "
@@ -138,7 +138,7 @@ def _describe_strongest(rows: Sequence[dict[str, Any]], differences: Sequence[Fi
 
 def _find_lift_beside_benign(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     for row in rows:
-        # "outside" is None unless the lift of the token and that of benign tokens are known.
+        # "outside" is None unless the lifts of the token and of benign tokens are known.
         if row["measure"] == _LIFT and row["outside"] is not None:
             return row
     return None

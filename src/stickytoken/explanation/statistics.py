@@ -333,7 +333,7 @@ def make_head_rows(heads: Floats, benign: Floats, confidence: float) -> list[dic
 
 
 def _compare_distributions(values: Floats, benign: Floats) -> dict[str, float]:
-    """Return how far the values of a token are distributed from those of the k benign tokens, keyed by
+    """Return the distances of a token's distribution of values from that of k benign tokens, keyed by
     column.
 
     The columns with the ending "_benign" have, for comparison, the largest distance of a benign token from

@@ -40,7 +40,7 @@ class TaskRecord(resume.Record):
 
 
 class PairedTestRecord(resume.Record):
-    """Tests over tasks of whether sticky tokens lower the main scores more than benign ones do."""
+    """Tests over tasks of whether sticky tokens lower the main scores more than benign tokens do."""
 
     tasks: int
     difference: float  # mean over tasks of the score with benign tokens minus the score with sticky tokens

@@ -87,7 +87,7 @@ def describe_found(found: float) -> str:
 
 
 def harm_shares(hidden: float, push: float) -> tuple[float, float]:
-    """Return how much copies hide and push documents: 0 for no effect, 1 for that of a severe token.
+    """Return how much copies hide and push documents: 0 for no effect, 1 for the effect of a severe token.
 
     Args:
         hidden: share of the queries that lose their document, as `hidden_share` returns it.
@@ -118,7 +118,7 @@ class Harm(NamedTuple):
 
     @property
     def shares(self) -> tuple[float, float]:
-        """How much copies hide and push documents: 0 for no effect, 1 for that of a severe token."""
+        """How much copies hide and push documents: 0 for no effect, 1 for the effect of a severe token."""
         hidden = 0.0  # also if ordinary copies hide all documents, so that none is left to hide
         if self.ordinary_found:
             hidden = hidden_share(self.found, self.ordinary_found)

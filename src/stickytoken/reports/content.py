@@ -24,7 +24,7 @@ from stickytoken.vocabulary import kind_of, script_of, word_mark
 class RunContent:
     """A finished run, and what else its folder contains.
 
-    Impacts, scans, audits and repairs are those that are finished, latest first.
+    Only finished impacts, scans, audits and repairs are included, latest first.
 
     Attributes:
         run: the run.

@@ -45,8 +45,8 @@ _MEMORY_SHARE = 0.4
 # Size of the trial batch that measures memory per token: number of texts, and number of tokens in each.
 _TRIAL_TEXTS = 64
 _TRIAL_LENGTH = 32
-# Number of batches that are launched before the first result is read, so that one is prepared while another
-# runs.
+# Number of batches that are launched before the first result is read, so that the next batch is prepared
+# while the current batch runs.
 _BATCHES_IN_FLIGHT = 2
 # Maximum number of characters that a message quotes from a model's error.
 _SHOWN_REASON = 300
@@ -136,7 +136,7 @@ class BatchEngine:
     """Runs inputs in batches whose inputs all have the same length.
 
     If the device runs out of memory, later batches are smaller. On a CPU, several workers each compute one
-    batch. On an accelerator, the next batch is prepared and sent while the previous one is computed.
+    batch. On an accelerator, the next batch is prepared and sent while the current batch is computed.
     """
 
     unit = "text"  # what an input is called in messages

@@ -1,4 +1,4 @@
-"""Compute at a lower precision than that of a model's weights, and check that its vectors stay close."""
+"""Compute at a lower precision than a model's weights have, and check that the vectors stay close."""
 
 from __future__ import annotations
 

@@ -229,11 +229,9 @@ def _pad_at_start(
 ) -> Features:
     """Return filled prompts as features (see `PromptedModel.layout`), padded at the start to the same length.
 
-    Args:
-        filled: the ids of each filled prompt, without the tokens at its start whose states are cached.
-        cached_counts: for each prompt, the number of tokens at its start whose states are cached.
-        indices_from_end: for each prompt, the indices of the first pooled token, of the last pooled token and
-            of the placeholder, counted from the end.
+    ``filled`` has the ids of each filled prompt, without the tokens at its start whose states are cached;
+    ``cached_counts`` has the numbers of these tokens. ``indices_from_end`` has, for each prompt, the indices
+    of the first pooled token, of the last pooled token and of the placeholder, counted from the end.
     """
     width = max(map(len, filled))
     padding_sizes = [width - len(row) for row in filled]

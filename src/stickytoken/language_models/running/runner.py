@@ -221,7 +221,7 @@ class _SentenceReuse(_Reuse):
             return None
         vectors_in_prompts = []
         for index, prompt in enumerate(self.prompted.prompts):
-            # Number of tokens of each row that `_PromptReuse`, which is used otherwise, would skip.
+            # Number of tokens of each row that `_PromptReuse` would skip, if it were used instead.
             cached = prompt.prefix_length if prompts_are_cached else 0
             vectors = self._find_prefix_reuse(index, layer_count).vectors_if_cheaper(contents, cached)
             if vectors is None:

@@ -288,17 +288,14 @@ def _estimate_from_screening(
 ) -> Intervals:
     """Estimate how much more of a text each token erases than the ordinary token, from few carriers.
 
+    ``values`` has the contraction of each token in each screening carrier, shape (T, K), and ``pilot_rows``
+    the rows of the pilots. ``confirmed_pilots`` has, for each pilot, its contraction minus the ordinary
+    token's in the confirming carriers.
+
     Contractions may be larger in the screening carriers than in the confirming carriers, which would make the
     estimates too large. So the estimates are scaled until they vary over the pilots as much as
     ``confirmed_pilots``. All tokens have the same standard error: the root mean square difference between the
     estimates for the pilots and ``confirmed_pilots``.
-
-    Args:
-        values: contraction of each token in each screening carrier, shape (T, K).
-        pilot_rows: rows of the pilots in ``values``.
-        confirmed_pilots: for each pilot, its contraction minus the ordinary token's, in the confirming
-            carriers.
-        confidence: coverage of the two-sided intervals.
     """
     means = values.mean(axis=1)
     beyond_median = means - float(np.median(means[pilot_rows]))

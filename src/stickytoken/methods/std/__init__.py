@@ -115,7 +115,7 @@ TABLE = TokenTable(
 
 
 def always_measured(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer) -> list[Token]:
-    """Return no token: a run measures those that the user names."""
+    """Return no token: a run measures only the tokens that the user names."""
     del vocabulary, tokenizer
     return []
 

@@ -104,7 +104,7 @@ def score_bounds(distances: Floats, alone: Floats, constants: ScoreConstants) ->
     # distances with 0 and 3 copies are known, the interval has 3 steps. The score is largest if the distance
     # falls in as many steps as possible:
     # - If the distance at the end of the interval is lower than at the start, all steps can be falls.
-    # - If it is higher, one step must be a rise by at least the difference, and all others can be falls.
+    # - If it is higher, one step must be a rise by at least the difference, and all other steps can be falls.
     # - If it is equal, a single step is neither a fall nor a rise. Several steps are counted as falls: they
     #   cannot all be falls, but the result is still an upper bound.
     # - After the last known distance, the unknown distances can fall to 0.

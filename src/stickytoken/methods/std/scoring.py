@@ -516,7 +516,7 @@ def expected_gains(pairs: ScoringPairs, all_distances: Floats, alone: Floats) ->
             averaged_decreases = np.stack(decreases_per_text) * is_averaged  # 0 for all other tokens
             token_counts = is_averaged.sum(axis=0)  # of each series
             # Means for each number of further texts: shape (more texts, series), and over all series, shape
-            # (more texts,). Divide by at least 1, because there may be no such token.
+            # (more texts,). Divide by at least 1, because the series may have no such tokens.
             means_of_series = averaged_decreases.sum(axis=1) / np.maximum(token_counts, 1)
             overall_means = averaged_decreases.sum(axis=(1, 2)) / max(1, token_counts.sum())
             # Choose the number of further texts with the largest mean decrease per text.

@@ -222,7 +222,7 @@ class StdEvidence:
 
 def probe(job: Job[StdSettings], progress: ProgressCallback) -> list[StdEvidence]:
     """Validate a job's tokens regardless of their scores, and return the results in the same order."""
-    # With one token per shard, progress is reported after each.
+    # With one token per shard, progress is reported after each token.
     runner = Runner.in_memory(job.encoder, progress, shard_probes=1)
     plan = make_plan(job, runner)
     stage = validation_stage(job.encoder, job.settings, plan)
