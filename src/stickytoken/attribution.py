@@ -253,6 +253,7 @@ def _require_text(name: str, text: object) -> None:
 def _compute_contributions(
     model: IdEncoder, text: ReadText, stage: str, progress: ProgressCallback
 ) -> Floats:
+    # Returns what each part contributes to the unit vector of its text, shape (parts, d).
     def watch(done: int, total: int) -> None:
         progress(Progress(stage, done, total, computed=done))  # nothing was done by an earlier session
 

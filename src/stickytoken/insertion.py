@@ -235,6 +235,7 @@ def _spell_copy(token: Token) -> str:
 def _insert_texts_at_random(
     copies: Sequence[str], text: str, path: Sequence[int], joining: Joining
 ) -> Iterator[str]:
+    # Yields the text with 1 copy, with 2 copies, and so on.
     for copy, gap in _pair_with_gaps(copies, path):
         words = text.split()
         if joining is Joining.ATTACHED and words:
@@ -254,6 +255,7 @@ def _insert_texts_at_random(
 def _insert_words_at_random(
     copies: Sequence[int], text: TokenizedText, path: Sequence[int]
 ) -> Iterator[list[tuple[int, ...]]]:
+    # Yields the ids of each word with 1 copy, with 2 copies, and so on.
     words = list(text.words)
     for copy, gap in _pair_with_gaps(copies, path):
         words.insert(_require_inside(gap, len(words)), (copy,))

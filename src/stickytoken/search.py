@@ -51,7 +51,7 @@ class ExactSearch:
 
     @cached_property
     def _ascending(self) -> NDArray[np.float64]:
-        return np.sort(self.similarities, axis=1)  # for each query, shape (Q, N)
+        return np.sort(self.similarities, axis=1)  # similarities of each query, lowest first, shape (Q, N)
 
     def ranks(self, vectors: NDArray[np.floating], replaced: Sequence[int]) -> NDArray[np.int64]:
         """Return the rank that each given vector would have among the search results of each query.

@@ -607,6 +607,7 @@ def choose_joinings(
 def _count_copies_read(
     vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, indices: Sequence[int], joining: Joining
 ) -> dict[int, int]:
+    # Returns how many of `_COPIES` copies of each entry the tokenizer reads as the entry, keyed by index.
     tokens = [replace(vocabulary.token(index), joining=joining) for index in indices]
     counts = count_copies_read(tokenizer, tokens, text="a", copies=_COPIES)
     return dict(zip(indices, counts, strict=True))

@@ -239,13 +239,14 @@ def _score_mteb(encoding: _Encoding, task: MtebTask) -> Score:
 
 
 def _score(encoding: _Encoding, task: Task, texts: Texts, seed: int) -> tuple[Score, NDArray[np.float64]]:
+    # Returns the scores of a way of encoding, and the outcomes that they are computed from, shape (units,
+    # columns).
     encoders = encoders_of(encoding.encoder, task)
     # Encode a few texts before the clock starts, because kernels are built and shortcuts are tested only
     # once.
     for role, role_texts in texts.items():
         encoders[role].encode(role_texts[:_WARM_UP_TEXTS])
     started = time.perf_counter()
-    # Outcomes have the shape (units, columns). A unit is a pair, a query or a text.
     scores, outcomes = score_task(task, encoders, texts, seed)
     return encoding.score(scores, time.perf_counter() - started), outcomes
 

@@ -121,8 +121,8 @@ class Attributor:
         results: dict[int, list[dict[str, Any]]] = {attributed_id: [] for attributed_id in attributed_ids}
         for number, (attributed_id, carrier) in enumerate(itertools.product(attributed_ids, carriers)):
             compute = partial(self._measure_contributions, carrier, attributed_id)
-            work = len(set(carrier.parts))  # number of parts
-            result = stored.read_or_compute("attribution", number, attributed_id, work, compute)
+            part_count = len(set(carrier.parts))
+            result = stored.read_or_compute("attribution", number, attributed_id, part_count, compute)
             results[attributed_id].append(result)
         by_token: dict[int, dict[str, Floats]] = {}
         for attributed_id, by_carrier in results.items():
@@ -191,12 +191,12 @@ class _StoredResults:
     computed: int = 0  # number of parts in the results that were computed in this session
 
     def read_or_compute(
-        self, stage: str, index: int, token_id: int, work: int, compute: Callable[[], dict[str, Any]]
+        self, stage: str, index: int, token_id: int, part_count: int, compute: Callable[[], dict[str, Any]]
     ) -> dict[str, Any]:
         result, is_new = files.read_or_compute(self.folder, stage, index, token_id, compute)
-        self.done += work
+        self.done += part_count
         if is_new:
-            self.computed += work
+            self.computed += part_count
         self.progress(Progress("attribution", self.done, self.total, self.computed))
         return result
 

@@ -308,6 +308,7 @@ class Job:
     def _make_attribution_rows(
         self, token_id: int, benign_ids: Sequence[int], attribution: Attribution
     ) -> list[dict[str, Any]]:
+        # Returns a row of the table "measures" for each measure of the attribution.
         by_token = attribution.by_token  # empty if nothing was attributed
         attributed_ids = [benign_id for benign_id in benign_ids if benign_id in by_token]
         rows: list[dict[str, Any]] = []
@@ -317,6 +318,7 @@ class Job:
         return rows
 
     def _make_matrix_rows(self, token_id: int, benign_ids: list[int]) -> list[dict[str, Any]]:
+        # Returns a row of the table "measures" for each measure of the token's row in the embedding matrix.
         if self.matrix is None:
             return []  # the model does not expose its embedding matrix
         row_count = len(self.matrix.rows)  # a vocabulary may have more entries than the matrix has rows

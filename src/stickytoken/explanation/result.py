@@ -128,6 +128,7 @@ def describe_verdict(
 
 
 def _describe_strongest(rows: Sequence[dict[str, Any]], differences: Sequence[Finding]) -> dict[str, str]:
+    # Returns the strongest finding of each area in words, keyed by area.
     layers = [row["layer"] for row in rows if row["layer"] is not None]
     last_layer = max(layers, default=None)
     strongest: dict[str, str] = {}  # keyed by area; the first finding of an area is its strongest
@@ -137,6 +138,7 @@ def _describe_strongest(rows: Sequence[dict[str, Any]], differences: Sequence[Fi
 
 
 def _find_lift_beside_benign(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    # Returns the row of the lift, if it is known for the token and for benign tokens.
     for row in rows:
         # "outside" is None unless the lifts of the token and of benign tokens are known.
         if row["measure"] == _LIFT and row["outside"] is not None:

@@ -221,6 +221,7 @@ class CausalPromptEncoder(ModelEncoder):
         return self._forward_all(contents, [self.prompted.layer_count])[:, 0]
 
     def _forward_all(self, contents: Sequence[Content], layer_counts: Sequence[int]) -> NDArray[np.float32]:
+        # Returns the vectors after each number of layers, shape (texts, layer counts, d).
         with computing(self._network), self._arithmetic():
             return self._runner.vectors(contents, layer_counts)
 

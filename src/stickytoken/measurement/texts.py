@@ -103,6 +103,7 @@ class TextWork:
     def compute(
         self, prepared: tuple[list[int], Sequence[Probe]], encoder: Encoder
     ) -> tuple[list[dict[str, Any]], int]:
+        """Return a row with the index and the vector of each text, and the number of texts."""
         indices, probes = prepared
         vectors = encode_probes(in_role(encoder, self.role), probes)
         unanswered = np.flatnonzero(np.isnan(vectors[:, 0]))  # all components of a missing vector are NaN

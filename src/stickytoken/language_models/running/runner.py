@@ -278,5 +278,6 @@ class _SentenceReuse(_Reuse):
     def _compute_plain_vectors(
         self, prompt_index: int, layer_count: int, contents: Sequence[Ids]
     ) -> NDArray[np.float32]:
+        # Returns the vectors of sentences in one prompt without reuse, shape (sentences, d).
         rows = [PromptRow(prompt_index, content) for content in contents]
-        return self.runner.run_rows(rows, None, [layer_count])[:, 0]  # the vectors of the only layer
+        return self.runner.run_rows(rows, None, [layer_count])[:, 0]

@@ -524,6 +524,7 @@ def flagged_categories(tokens: pl.DataFrame) -> ReportFigure:
 
 
 def _make_share_rows(breakdown: Breakdown) -> list[tuple[Any, ...]]:
+    # Returns, for each group, a row with the share of the sticky tokens that are in the group.
     total = sum(breakdown.sticky)  # not 0: the caller draws nothing if no token is sticky
     return [
         (breakdown.title, group, examined, sticky, f"{sticky / total:.1%}")
