@@ -146,7 +146,8 @@ class Why:
         second_groups = _group_copies(self.second)
         row_starts = [group.start for group in first_groups]
         column_starts = [group.start for group in second_groups]
-        # `reduceat` adds up the rows, or columns, from each start to the one before the next.
+        # `reduceat` adds up the rows (or columns) of each group, from its start to the row before the next
+        # start.
         by_row = np.add.reduceat(self.matrix, row_starts, axis=0)
         return replace(
             self,
@@ -230,7 +231,7 @@ def why(
     second_contributions = first_contributions  # for equal texts
     if second_text.parts != first_text.parts:
         second_contributions = _compute_contributions(model, second_text, "second text", progress)
-    # The cosine is the product of two unit vectors, each of which is the sum of its contributions.
+    # The cosine is the product of two unit vectors, and each unit vector is the sum of its contributions.
     matrix = first_contributions @ second_contributions.T
     return Why(
         model=model.name,
@@ -252,23 +253,31 @@ def _require_text(name: str, text: object) -> None:
 def _compute_contributions(
     model: IdEncoder, text: ReadText, stage: str, progress: ProgressCallback
 ) -> Floats:
+    # Returns what each part contributes to the unit vector of its text, shape (parts, d).
     def watch(done: int, total: int) -> None:
-        progress(Progress(stage, done, total, computed=done))  # everything is computed, nothing is resumed
+        progress(Progress(stage, done, total, computed=done))  # nothing was done by an earlier session
 
     # The index of each token's part.
-    labels = [index for index, part in enumerate(text.parts) for _ in part.token_ids]
-    return divide_vector(model, text.ids, labels, watch)
+    part_of_id = [index for index, part in enumerate(text.parts) for _ in part.token_ids]
+    return divide_vector(model, text.ids, part_of_id, watch)
 
 
 def _measure_deletions(model: IdEncoder, text: ReadText, other_unit: Floats, similarity: float) -> ReadText:
+    """Return the text with the deletion effect of each part: the change of the similarity without this part.
+
+    ``other_unit`` is the unit vector of the other text, and ``similarity`` the similarity of the two whole
+    texts.
+    """
     parts = text.parts
     if len(parts) == 1:
-        return text  # nothing would be left without the only part, so its effect stays None
+        return text  # without its only part, the text would be empty, so the deletion effect stays None
     remainders = [_join_ids((*parts[:index], *parts[index + 1 :])) for index in range(len(parts))]
     similarities = exact_unit_vectors(model.encode_ids(remainders)) @ other_unit
-    changes = similarities - similarity  # the deletion effects
-    changed = [replace(part, deletion=float(change)) for part, change in zip(parts, changes, strict=True)]
-    return replace(text, parts=tuple(changed))
+    effects = similarities - similarity
+    parts_with_effects = [
+        replace(part, deletion=float(effect)) for part, effect in zip(parts, effects, strict=True)
+    ]
+    return replace(text, parts=tuple(parts_with_effects))
 
 
 def _measure_similarity_without_sticky(model: IdEncoder, first: ReadText, second: ReadText) -> float | None:
@@ -296,13 +305,13 @@ def _divide_text(encoder: IdEncoder, text: str, sticky_ids: frozenset[int], *, w
     if not ids:
         raise EncodingError(f"{encoder.name}: the text {text[:80]!r} has no tokens: pass a text with words")
     if words:
-        # A prompt before or after the text is divided into tokens all the same.
+        # A prompt before or after the text is divided into tokens nevertheless.
         head = [(token_id,) for token_id in tokenized.head]
         tail = [(token_id,) for token_id in tokenized.tail]
         pieces: list[tuple[int, ...]] = [*head, *tokenized.words, *tail]
     else:
         pieces = [(token_id,) for token_id in ids]
-    # If the model cannot read a single token, the text stays as it is, and encoding it raises an error.
+    # If the model cannot read even one token, the text is not truncated, and encoding it raises an error.
     read_count = min(len(ids), content_limit(encoder) or len(ids))
     pieces = _take_first_ids(pieces, read_count)
     if len(pieces) > _MAX_PARTS:
@@ -316,6 +325,7 @@ def _divide_text(encoder: IdEncoder, text: str, sticky_ids: frozenset[int], *, w
 
 
 def _take_first_ids(pieces: Sequence[tuple[int, ...]], count: int) -> list[tuple[int, ...]]:
+    # Returns the pieces that have the first ``count`` ids; the last piece may be cut.
     taken_pieces = []
     room = count
     for piece in pieces:
@@ -327,7 +337,7 @@ def _take_first_ids(pieces: Sequence[tuple[int, ...]], count: int) -> list[tuple
 
 
 def _join_to_spans(pieces: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    # The indices of the pieces in each span, nearly equally many.
+    # Joins neighbouring pieces to `_MAX_PARTS` spans with nearly equal numbers of pieces.
     indices_of_spans = np.array_split(np.arange(len(pieces)), _MAX_PARTS)
     spans = []
     for indices in indices_of_spans:
@@ -338,14 +348,17 @@ def _join_to_spans(pieces: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
 
 def _name_piece(piece: tuple[int, ...], decoded: str, entries: Mapping[int, str]) -> str:
     name = decoded.strip()
-    # A piece may be whitespace, or only some bytes of a character. Its vocabulary entries can be shown.
+    # Returns the text of a piece. If it is only whitespace or some bytes of a character, which cannot be
+    # shown, returns its vocabulary entries.
     if name and "\N{REPLACEMENT CHARACTER}" not in name:
         return name
     return "".join(entries.get(token_id, str(token_id)) for token_id in piece)
 
 
 def _group_copies(text: ReadText) -> list[range]:
-    starts = []  # of the groups: neighbouring copies of a sticky token, or any other part alone
+    # Returns the indices of the parts in each group: a group consists of neighbouring copies of a sticky
+    # token, or of a single other part.
+    starts = []
     previous: TextPart | None = None
     for index, part in enumerate(text.parts):
         continues_copies = previous is not None and part.sticky and part.token_ids == previous.token_ids
@@ -359,7 +372,11 @@ def _group_copies(text: ReadText) -> list[range]:
 def _merge_copies(
     text: ReadText, groups: Sequence[range], sticky_count: int, sticky_effect: float | None
 ) -> ReadText:
-    """Deleting the ``sticky_count`` sticky parts of both texts changes the cosine by ``sticky_effect``."""
+    """Return the text with each group of copies merged into one part.
+
+    Deleting all sticky parts of both texts, which are ``sticky_count`` parts, changes the cosine by
+    ``sticky_effect``.
+    """
     parts = []
     for group in groups:
         part = text.parts[group.start]
@@ -397,7 +414,7 @@ def summary(result: Why, top: int = 10) -> list[str]:
 
 
 def _note_length(name: str, text: ReadText) -> list[str]:
-    # Words of a text have no white space; spans of several words have.
+    # A part that contains white space is a span of several words.
     notes = []
     if text.left_out:
         notes.append(
@@ -436,7 +453,7 @@ def _describe_recurring_part(result: Why, pairs: Sequence[TokenPair]) -> str | N
     first_and_second = [(pair.first_text, pair.second_text) for pair in pairs]
     second_and_first = [(second, first) for first, second in first_and_second]
     for named_pairs in (first_and_second, second_and_first):  # parts of the first text, then of the second
-        # The part of this text that is in most pairs, and how many parts of the other text it is paired with.
+        # The part of this text that is in most pairs, and the parts of the other text that it is paired with.
         name, count = Counter(part for part, _ in named_pairs).most_common(1)[0]
         partners = {partner for part, partner in named_pairs if part == name}
         if count >= _RECURRING_SHARE * len(pairs) and len(partners) >= _MIN_PARTNERS:

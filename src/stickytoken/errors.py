@@ -109,7 +109,7 @@ class MissingExtraError(StickyTokenError):
 
 @contextmanager
 def reading(name: object, kind: type[StickyTokenError] = InputError) -> Iterator[None]:
-    """Turn an OSError, raised while a block reads a file, into a StickyTokenError that names the file.
+    """Turn an OSError in a ``with`` block, which reads a file, into a StickyTokenError that names the file.
 
     Args:
         name: The file or folder to name in the message.

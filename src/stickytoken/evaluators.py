@@ -77,19 +77,19 @@ class StickyTokenEvaluator(SentenceEvaluator):
 
         Args:
             model: a SentenceTransformer.
-            output_path: folder of the CSV file; if None, none is written.
+            output_path: folder of the CSV file; if None, no file is written.
             epoch: number of the epoch, for the CSV file; -1 outside a training.
             steps: number of the step, for the CSV file; -1 at the end of an epoch.
 
         Returns:
-            The metrics. If the evaluator has a name, their names begin with it.
+            The metrics, keyed by name. If the evaluator has a name, the names of the metrics begin with it.
 
         Raises:
             InputError: the sentences or settings cannot be used.
             ModelError: the model cannot be used.
             EncodingError: the model gives no usable vector for a text.
         """
-        # A new folder each time: a run that is kept would not measure the new weights.
+        # A new folder at each call, because detection in the folder of a finished run measures nothing again.
         with TemporaryDirectory() as folder:
             run = detect(
                 model,

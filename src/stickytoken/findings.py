@@ -119,10 +119,10 @@ def github_annotations(findings: Iterable[Finding], incomplete: Sequence[str] = 
 
 
 def _write_github_command(name: str, properties: Mapping[str, str], message: str) -> str:
-    # Such as ``::error file=a.txt,line=3::a message``.
+    # Returns, for example, ``::error file=a.txt,line=3::a message``.
     escaped_properties = []
     for key, value in properties.items():
-        # Colons and commas divide the properties of a command.
+        # Colons and commas are escaped, because they separate the properties of a command.
         escaped_value = _escape_for_github(value).replace(":", "%3A").replace(",", "%2C")
         escaped_properties.append(f"{key}={escaped_value}")
     return f"::{name} {','.join(escaped_properties)}::{_escape_for_github(message)}"
@@ -186,7 +186,7 @@ def junit(
 def _make_finding_case(finding: Finding) -> ET.Element:
     """Return a finding as a JUnit test case: failed if its level is error, and passed otherwise.
 
-    JUnit has no warnings, so those are in the output of the test.
+    JUnit has no warnings, so the message of a passed test is in the output of the test.
     """
     case = _make_case(finding.rule, finding.message)
     message = visible(finding.message)
@@ -234,7 +234,7 @@ def place_of(path: Path) -> tuple[str | None, str | None]:
         return path_in_repository, None
     try:
         return None, path.resolve().as_posix()
-    except OSError:  # the system cannot follow its links
+    except OSError:  # the system cannot follow a symbolic link in the path
         return None, path.absolute().as_posix()
 
 
@@ -275,7 +275,7 @@ def sarif(
     notifications += [_make_notification("note", message) for message in notes]
     if len(listed_findings) > _MOST_RESULTS:
         left_out = len(listed_findings) - _MOST_RESULTS
-        gravest_first = list(Level)  # as they are declared
+        gravest_first = list(Level)  # the order in which `Level` declares its values
         listed_findings.sort(key=lambda finding: gravest_first.index(finding.level))
         del listed_findings[_MOST_RESULTS:]
         message = f"{left_out:,} findings are left out: GitHub accepts {_MOST_RESULTS:,}"
@@ -301,7 +301,7 @@ def sarif(
 
 
 def _describe_rule(rule: Rule) -> dict[str, Any]:
-    """A `reportingDescriptor` of SARIF (section 3.49)."""
+    """Return a rule as a `reportingDescriptor` of SARIF (section 3.49)."""
     return {
         "id": rule.id,
         "name": "".join(word.capitalize() for word in rule.id.split("-")),
@@ -313,10 +313,10 @@ def _describe_rule(rule: Rule) -> dict[str, Any]:
 
 
 def _make_result(finding: Finding, rule_index: int) -> dict[str, Any]:
-    """A `result` of SARIF (section 3.27)."""
+    """Return a finding as a `result` of SARIF (section 3.27)."""
     fingerprints = {
         "stickytoken/v1": finding.fingerprint,
-        # GitHub's own end with a number that tells equal lines apart.
+        # GitHub's own fingerprints end with a number that distinguishes equal lines.
         _GITHUB_FINGERPRINT: f"{finding.fingerprint}:1",
     }
     return {
@@ -331,19 +331,21 @@ def _make_result(finding: Finding, rule_index: int) -> dict[str, Any]:
 
 
 def _make_notification(level: str, message: str) -> dict[str, Any]:
-    """A `notification` of SARIF (section 3.58): a problem with the check itself."""
+    """Return a problem with the check itself as a `notification` of SARIF (section 3.58)."""
     return {"level": level, "message": {"text": message_text(message)}}
 
 
 def _locate(finding: Finding) -> dict[str, Any]:
-    """A `location` of SARIF (section 3.28)."""
+    """Return where a finding is, as a `location` of SARIF (section 3.28)."""
     line = finding.line or 1
     if finding.path is not None:
         return _make_location(finding.path, _IN_REPOSITORY, line)
-    # GitHub rejects a finding without a file, so one that isn't in a file of the repository gets this one.
+    # GitHub rejects a finding without a file, so a finding outside the repository's files gets
+    # `_PROJECT_FILE`.
     location = _make_location(_PROJECT_FILE, _IN_REPOSITORY, line)
     if finding.outside is not None:
-        # This is the absolute path of a file outside the repository, or the name of a source such as stdin.
+        # `outside` is the absolute path of a file outside the repository, or the name of a source such as
+        # stdin.
         base = _OUTSIDE if _is_absolute(finding.outside) else _IN_REPOSITORY
         relative_to_base = finding.outside.lstrip("/")
         location = _make_location(relative_to_base, base, line)
@@ -358,7 +360,7 @@ def _is_absolute(path: str) -> bool:
 def _make_location(path: str, base: str, line: int) -> dict[str, Any]:
     try:
         uri = quote(path, errors="surrogateescape")  # preserves bytes that are not valid UTF-8
-    except UnicodeEncodeError:  # it has surrogates that stand for no bytes
+    except UnicodeEncodeError:  # the path has surrogates that stand for no bytes
         uri = quote(path, errors="surrogatepass")
     file = {"uri": uri, "uriBaseId": base}
     return {"physicalLocation": {"artifactLocation": file, "region": {"startLine": line}}}
@@ -367,7 +369,7 @@ def _make_location(path: str, base: str, line: int) -> dict[str, Any]:
 def message_text(text: str) -> str:
     """Escape text so that no part of it acts as a placeholder (SARIF, section 3.11.5) or a link (3.11.6)."""
     escaped = visible(text)
-    if "](" in escaped:  # only this forms a link; other brackets read better without a backslash
+    if "](" in escaped:  # without it, brackets form no link, and read better without a backslash
         for character in "\\[]":
             escaped = escaped.replace(character, f"\\{character}")
     return escaped.replace("{", "{{").replace("}", "}}")

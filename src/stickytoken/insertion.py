@@ -199,7 +199,7 @@ def place_as_text(
             text = longer_text
         return text
     if joining is Joining.ATTACHED:
-        copies = ["".join(copies)]  # all of them are one word
+        copies = ["".join(copies)]  # all copies together are a single word
     pieces = [*copies, text] if placement is Placement.PREFIX else [text, *copies]
     separator = "" if joining is Joining.GLUED else " "
     return separator.join(piece for piece in pieces if piece)  # no space around an empty text
@@ -219,7 +219,7 @@ def place_as_ids(
         final_words: Sequence[tuple[int, ...]] = text.words
         for words in _insert_words_at_random(copies, text, path):
             final_words = words
-    # Which ids form a word no longer matters, so all copies may stand together as one.
+    # The result doesn't show which ids form a word, so all copies are inserted like a single word.
     elif placement is Placement.PREFIX:
         final_words = (tuple(copies), *text.words)
     else:
@@ -228,13 +228,14 @@ def place_as_ids(
 
 
 def _spell_copy(token: Token) -> str:
-    # If `Joining` puts spaces between copies, a space of the token would be one too many.
+    # Returns a copy as text. If `Joining` puts spaces around copies, the token's own space is left out.
     return token.text if token.joining is Joining.GLUED else token.text.strip()
 
 
 def _insert_texts_at_random(
     copies: Sequence[str], text: str, path: Sequence[int], joining: Joining
 ) -> Iterator[str]:
+    # Yields the text with 1 copy, with 2 copies, and so on.
     for copy, gap in _pair_with_gaps(copies, path):
         words = text.split()
         if joining is Joining.ATTACHED and words:
@@ -254,6 +255,7 @@ def _insert_texts_at_random(
 def _insert_words_at_random(
     copies: Sequence[int], text: TokenizedText, path: Sequence[int]
 ) -> Iterator[list[tuple[int, ...]]]:
+    # Yields the ids of each word with 1 copy, with 2 copies, and so on.
     words = list(text.words)
     for copy, gap in _pair_with_gaps(copies, path):
         words.insert(_require_inside(gap, len(words)), (copy,))
@@ -270,7 +272,7 @@ def _pair_with_gaps(copies: Sequence[Copy], path: Sequence[int]) -> Iterator[tup
 
 
 def _require_inside(gap: int, word_count: int) -> int:
-    # Returns the gap, which is the number of words before a copy.
+    # Returns the gap, the number of words before a copy, or raises an error if the text has fewer words.
     if not 0 <= gap <= word_count:
         raise InputError(
             f"gap {gap} of a random placement lies outside a sentence of {word_count} words: pass a gap "

@@ -20,7 +20,7 @@ class Interval(NamedTuple, Generic[Number]):
     high: Number
 
     def as_columns(self, name: str) -> dict[str, Number]:
-        """Return the three as columns of a table: ``name``, ``name_low`` and ``name_high``."""
+        """Return value and ends as columns of a table: ``name``, ``name_low`` and ``name_high``."""
         return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 
 
@@ -140,7 +140,7 @@ def contrast_intervals(
 def combine(contrasts: NDArray[np.float64], scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the weighted sum of scores for each contrast; NaN if any score with nonzero weight is NaN.
 
-    ``contrasts`` has the weights, shape (contrasts, conditions), ``scores`` the shape (conditions,).
+    ``contrasts`` has the weights, shape (contrasts, conditions). ``scores`` has the shape (conditions,).
     """
     is_undefined = ((contrasts != 0) & np.isnan(scores)).any(axis=1)
     # 0 times NaN would be NaN, so an undefined score becomes 0 for the contrasts that give it no weight.

@@ -51,11 +51,11 @@ _LISTED_PROMPTS = 8
 
 
 class DeferredModel:
-    """A model that is loaded when it is first needed, which is after everything that needs none was checked.
+    """A model that is loaded when it is first needed, after all checks that need no model.
 
     Attributes:
-        reads_texts_only: whether its encoder will read only texts, not token ids.
-        loaded: the encoder; None until it is loaded.
+        reads_texts_only: whether the model's encoder will read only texts, not token ids.
+        loaded: the encoder; None until the model is loaded.
         when_loaded: functions that are called with the encoder as soon as it is loaded.
     """
 
@@ -174,7 +174,7 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
     if isinstance(model, DeferredModel):
         model = model.load()
     spec = EncoderSpec(
-        model=str(model),  # of a loaded model, only the options in the spec are used
+        model=str(model),  # not used for a loaded model, for which only the options of the spec matter
         device=None if device is None else str(device),
         prompting=_combine_into_prompting(prompt, layer),
         dtype=dtype,
@@ -200,7 +200,7 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
 
 def _list_passed_options(spec: EncoderSpec) -> list[str]:
     options = asdict(part_of(spec, LoadingSettings)) | asdict(spec.prompting)
-    unset = (None, False)  # the defaults of all of them
+    unset = (None, False)  # every option has one of these defaults
     return [
         name for name, value in options.items() if value not in unset and name not in _IGNORED_AFTER_LOADING
     ]
@@ -220,7 +220,7 @@ def _load_endpoint(spec: EncoderSpec) -> Encoder:
         )
     for prompt in (spec.prompting.prompt, spec.prompting.query_prompt):
         if prompt is not None and _is_prompt_name(prompt):
-            # Servers don't tell saved prompts.
+            # The names of prompts that a server may have are unknown.
             raise _make_unknown_prompt_error(prompt, spec.model, known_names=())
     return load_endpoint(spec)
 
@@ -233,7 +233,7 @@ def _is_function(model: object) -> TypeGuard[TextFunction]:
 def _encoder_of_function(function: TextFunction, spec: EncoderSpec) -> Encoder:
     vocabulary = vocabulary_of(spec.tokenizer, spec.candidates)
     model = FunctionModel(function, vocabulary, spec.max_length)
-    # A function has the other two: its tokenizer or candidates are the vocabulary.
+    # The options `tokenizer` and `candidates` are for functions too; only `endpoint` is refused.
     refuse_endpoint_options(model.name, spec, ("endpoint",))
     encoder = TextEncoder(model, spec.truncate_dim)
     _refuse_loading_options(function, encoder.name, spec, supported=("max_length", "truncate_dim"))
@@ -290,7 +290,7 @@ def load_from_spec(spec: EncoderSpec) -> Encoder:
         ModelError: the model cannot be found, reached or used.
         InputError: an option has an invalid value, or does not apply to this model.
     """
-    if spec.dtype is None:  # not chosen
+    if spec.dtype is None:  # the user has chosen no dtype
         spec = replace(spec, dtype="float32")
     if names_endpoint(spec.model):
         return _load_endpoint(spec)
@@ -321,7 +321,7 @@ def load_from_spec(spec: EncoderSpec) -> Encoder:
     prompt = spec.prompting.prompt
     has_no_prompts = is_local and not saved_modules
     if has_no_prompts and prompt is not None and _is_prompt_name(prompt):
-        # The name may be a mistyped one of a prompt for language models.
+        # The prompt may be the mistyped name of a prompt for language models.
         raise _make_unknown_prompt_error(prompt, repr(source.name), PROMPTS)
     return _load_plain(source, spec)
 
@@ -336,7 +336,7 @@ def reads_texts_only(model: AnyModel) -> bool:
 
 
 def _is_sentence_transformer(model: object) -> TypeGuard[SentenceTransformer]:
-    """The classes are compared by name, because importing sentence-transformers takes seconds."""
+    # Classes are compared by name, because importing sentence-transformers takes seconds.
     for ancestor in type(model).__mro__:
         is_of_library = ancestor.__module__.startswith("sentence_transformers.")
         if is_of_library and ancestor.__name__ == "SentenceTransformer":
@@ -349,7 +349,8 @@ def _encoder_of_sentence_transformer(model: SentenceTransformer, spec: EncoderSp
 
     refuse_endpoint_options(model, spec)
     first_module: Any = model[0] if len(model) else None  # the encoder refuses a model without modules
-    # A SentenceTransformer doesn't know its name, but the transformers model in it may know where it is from.
+    # A SentenceTransformer has no name, but the transformers model inside may have the name or folder that it
+    # was loaded from.
     location = getattr(getattr(first_module, "config", None), "_name_or_path", None)
     name = Path(location).name if location else "model"
     _require_usable_model(model, spec, name)
@@ -368,7 +369,7 @@ def _require_usable_model(model: SentenceTransformer, spec: EncoderSpec, name: s
             f"{name} is guarded, so copies of a token would not reach the model: pass its attribute unguarded"
         )
     device = spec.device
-    # Numbers of devices are not compared: cuda may mean cuda:1.
+    # Only the types of the devices are compared, because "cuda" may mean "cuda:1".
     if device is not None and str(model.device).split(":")[0] != device.split(":")[0]:
         raise InputError(f"the model is on {model.device}, not {device}: move it first with model.to()")
     if model.device.type == "meta":
@@ -420,7 +421,8 @@ def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
         )
     if spec.precision is not None:  # TF32 exists on CUDA only
         devices.require_cuda(model.device.type, name)
-    # The encoder of texts without a role makes those of all roles, which share the model.
+    # The encoder of texts without a role is made first. Its method `in_role` makes the encoders of all roles,
+    # which share the model.
     options = replace(_replace_prompt_names_by_texts(spec, model, name), role=None)
     encoder = SentenceTransformerEncoder(model, name, options)
     if dtype != "float32":
@@ -440,7 +442,7 @@ def set_precision(model: SentenceTransformer, dtype: str, name: str) -> None:
     from transformers import PreTrainedModel
 
     asked_dtype = getattr(torch, dtype)
-    backbone_weights: set[int] = set()  # ids of the tensors
+    backbone_weights: set[int] = set()  # `id()` of each weight in the backbone
     for module in model.modules():
         if not isinstance(module, PreTrainedModel):  # not the backbone
             continue
@@ -491,7 +493,7 @@ def _require_model_files(folder: Path, name: str) -> None:
 
 def _require_supported_dtype(encoder: SentenceTransformerEncoder, dtype: str) -> None:
     try:
-        _ = encoder.dimension  # which is found by encoding a text, before a run starts
+        _ = encoder.dimension  # computed by encoding a text, which fails if the dtype is not supported
     except ModelError as error:
         # torch raises RuntimeError for an unsupported operation or mixture of types.
         if not isinstance(error.__cause__, RuntimeError):
@@ -531,13 +533,13 @@ def require_model(name: str, revision: str | None = None) -> None:
 def _require_hub_files(name: str, revision: str | None) -> None:
     from transformers.utils.hub import cached_file
 
-    repositories = resolution.hub_repositories(name)  # a short name may stand for several
-    *earlier_places, last_place = itertools.product(repositories, ("modules.json", "config.json"))
-    for repository, file in earlier_places:
+    repositories = resolution.hub_repositories(name)  # a short name may stand for several repositories
+    *earlier_files, last_file = itertools.product(repositories, ("modules.json", "config.json"))
+    for repository, file in earlier_files:
         with suppress(OSError):  # raised if the file does not exist or cannot be reached
             cached_file(repository, file, revision=revision)
             return
-    cached_file(*last_place, revision=revision)  # raises the error if no place has a file
+    cached_file(*last_file, revision=revision)  # raises an error if the last file doesn't exist either
 
 
 def analyze_vocabulary(encoder: AnyModel | HuggingFaceTokenizer) -> Vocabulary:
@@ -561,6 +563,7 @@ def analyze_vocabulary(encoder: AnyModel | HuggingFaceTokenizer) -> Vocabulary:
 
 
 def _replace_prompt_names_by_texts(spec: EncoderSpec, model: SentenceTransformer, name: str) -> EncoderSpec:
+    # A prompt in the spec may be the name of one of the model's saved prompts.
     saved_prompts: dict[str, Any] = model.prompts
     prompt_name = spec.prompting.prompt_name
     if prompt_name is None:

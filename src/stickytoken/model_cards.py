@@ -91,7 +91,8 @@ def _list_tokens(run: Run) -> list[str]:
 
 
 def _describe_measures(row: Mapping[str, Any]) -> str:
-    # Such as "erased 62% (58% to 66%), push 2.1× (1.8 to 2.4×)"; empty without any of the measures.
+    # Returns, for example, "erased 62% (58% to 66%), push 2.1× (1.8 to 2.4×)"; empty if no measure has a
+    # value.
     facts = []
     for measure in MEASURES:
         value = row.get(measure.key)
@@ -103,13 +104,13 @@ def _describe_measures(row: Mapping[str, Any]) -> str:
 
 
 def _format_value(measure: Measure, value: float, low: float | None, high: float | None) -> str:
-    # Such as "62% (58% to 66%)".
+    # Returns, for example, "62% (58% to 66%)".
     if low is None or high is None:
         return measure.text(value)
     return f"{measure.text(value)} ({measure.interval(low, high)})"
 
 
-# The share of sticky tokens is given as a number per so many examined ones.
+# The share of sticky tokens is given as a number per 10,000 examined tokens.
 _PER = 10_000
 
 
@@ -129,11 +130,11 @@ def _list_card_rows(run: Run) -> list[tuple[str, str]]:
         title = f"its {measure.noun}, compared with an ordinary token ({interval_title})"
         rows.append((title, _format_value(measure, worst.value, worst.low, worst.high)))
     share = summary.sticky_share
-    if share is not None:  # not if the run examined only some tokens, chosen by the user
+    if share is not None:  # None if the user chose which tokens the run examined
         text = f"{_PER * share.value:.1f} ({_PER * share.low:.1f} to {_PER * share.high:.1f})"
         rows.append((f"sticky per {_PER:,} (exact {interval_title})", text))
     vocabulary = f"{run.available:,} of {record.model.vocabulary:,} vocabulary entries"
-    # Of a local file, only the name is published.
+    # Only the name of a local file is published, not its path.
     source = Path(record.corpus.source)
     texts = source.name if source.is_absolute() and source.name else record.corpus.source
     rows += [("available tokens", vocabulary), ("texts", texts)]
@@ -185,7 +186,7 @@ def table_row(run: Run) -> str:
 
 
 def _compile_marker_line(marker: str) -> re.Pattern[bytes]:
-    # The marker at the beginning of a line, and at most white space after it.
+    # The pattern of a line that consists of the marker, and of white space after it.
     return re.compile(rb"^%b[ \t]*\r?$" % re.escape(marker.encode()), re.MULTILINE)
 
 
@@ -215,17 +216,17 @@ def with_block(card: bytes, block: str, name: str) -> bytes:
         raise InputError(f"{name} is not UTF-8 text ({error}): save it as UTF-8 first") from error
     newline = b"\r\n" if b"\r\n" in card else b"\n"
     content = block.encode("utf-8", "backslashreplace").replace(b"\n", newline)
-    markers = len(_ANY_MARKER.findall(card))  # damaged ones too
-    if markers:
+    marker_count = len(_ANY_MARKER.findall(card))  # including damaged markers
+    if marker_count:
         begins = list(_BEGIN_LINE.finditer(card))
         ends = list(_END_LINE.finditer(card))
-        is_pair = len(begins) == len(ends) == 1 and markers == 2
+        is_pair = len(begins) == len(ends) == 1 and marker_count == 2
         if not is_pair or begins[0].start() > ends[0].start():
             raise InputError(
                 f"the stickytoken markers in {name} are damaged: the card must have exactly one line {BEGIN} "
                 f"and, after it, exactly one line {END}, but has {len(begins)} and {len(ends)} such lines "
-                f"and {markers} markers in all; fix them, or delete them together with the old block so that "
-                "the new block is added at the end"
+                f"and {marker_count} markers in all; fix them, or delete them together with the old block so "
+                "that the new block is added at the end"
             )
         return card[: begins[0].start()] + content + card[ends[0].start() + len(END) :]
     if not card:
@@ -275,5 +276,5 @@ def write_block(block: str, card: str | Path) -> bool:
     if not os.access(path, os.W_OK):
         raise RunError(f"{card} cannot be written: it is read-only")
     write_atomically(path, after)
-    path.chmod(mode)  # of the file that the new one has replaced
+    path.chmod(mode)  # the mode of the file that was replaced
     return True

@@ -47,7 +47,7 @@ class MeanErased:
         low: Lower end of the 95% interval of the difference between the two means, by Welch's t-test.
         high: Upper end of the same interval.
         above: Number of published tokens whose own interval lies above zero, the effect of an ordinary token.
-        below: Number of those whose own interval lies below zero.
+        below: Number of published tokens whose own interval lies below zero.
     """
 
     published: float
@@ -81,9 +81,9 @@ class BesideRun:
         unexamined: Number of published tokens that the run's vocabulary has at the same id, but that the run
             did not examine.
         sticky: Number of published tokens that the run also calls sticky.
-        erased: Mean erased share of the published tokens and of all others; None if the run examined only
-            part of the vocabulary, or its method measures none.
-        screened: Number of published tokens that the run measured in fewer texts than the others.
+        erased: Mean erased share of the published tokens and of all other tokens; None if the run examined
+            only some of the vocabulary, or its method measures no erased shares.
+        screened: Number of published tokens that the run measured only in few texts.
         others: Number of tokens that the run calls sticky, but the paper does not.
     """
 
@@ -139,7 +139,7 @@ def with_runs(runs: Sequence[Run]) -> pl.DataFrame:
     """Return the published table of models, with an added row for each of the given runs.
 
     The table has four more columns than `published_models`: ``validation_pairs``, ``seed``, ``corpus``, and
-    ``differs``, which says how the settings of a run differ from the published ones.
+    ``differs``, which says how the settings of a run differ from the published settings.
 
     Raises:
         InputError: A run used a method other than the paper's, or examined only part of the vocabulary.
@@ -193,13 +193,14 @@ _PAIR_SAMPLING = frozenset({"sentence_count", "pair_count"})
 
 
 def _list_differing_settings(run: Run) -> list[str]:
-    """Return a phrase for each way in which a run of the paper's method differs from the published ones."""
+    """Return a phrase for each way in which a run of the paper's method differs from the published runs."""
     corpus = run.record.corpus
-    has_pairs = corpus.sentences is None  # the run was given pairs, not sentences to draw them from
-    # Which tokens get an exact score changes neither candidates nor verdicts.
+    has_pairs = corpus.sentences is None  # the run was given pairs, not sentences from which it draws pairs
+    # The setting `scores` says which tokens get an exact score, which changes neither candidates nor
+    # verdicts.
     unused_settings = {"scores"} | (_PAIR_SAMPLING if has_pairs else set())
     differences = []
-    for name, published_value in asdict(StdSettings()).items():  # the defaults are the paper's
+    for name, published_value in asdict(StdSettings()).items():  # the defaults are the settings of the paper
         value = run.record.settings.get(name, published_value)
         if name not in unused_settings and value != published_value:
             differences.append(f"{name} {value} instead of {published_value}")
@@ -304,7 +305,7 @@ def beside_run(run: Run, name: str) -> BesideRun:
     # A published token is known if the run's vocabulary has the same token at the same id.
     vocabulary = run.vocabulary.select("token_id", "token", known=True)
     published = published.join(vocabulary, on=["token_id", "token"], how="left", maintain_order="left")
-    is_known = pl.col("known").fill_null(value=False)  # the join leaves it null for the others
+    is_known = pl.col("known").fill_null(value=False)  # null after the join if the vocabulary lacks the token
     unknown = int(published.select((~is_known).sum()).item())
     if len(published) - unknown < _SAME_VOCABULARY * len(published):
         raise InputError(
@@ -324,8 +325,8 @@ def beside_run(run: Run, name: str) -> BesideRun:
     )
     examined = tokens.filter(is_known & pl.col("examined"))
     erased = None
-    # A random sample of the vocabulary has too few of the published tokens for a comparison of means, and
-    # tokens chosen by name say nothing about the others.
+    # The means are compared only in a run of the whole vocabulary: a random sample has too few of the
+    # published tokens, and tokens chosen by name say nothing about all other tokens.
     examined_whole_vocabulary = len(run.tokens) == run.available
     if examined_whole_vocabulary:
         others = in_run.join(examined, on="token_id", how="anti")
@@ -363,8 +364,8 @@ def _compare_with_paper(run: Run, published: pl.DataFrame, unknown: int) -> Besi
     """Compare the published tokens with the scores, rates and verdicts of a run that used the paper's method.
 
     Returns:
-        The comparison, with the numbers of published tokens that the run did not examine and that it calls
-        sticky, too.
+        The comparison. It has the numbers of published tokens that the run did not examine, and of those that
+        the run also calls sticky.
     """
     in_run = run.tokens.select(
         "token_id",
@@ -389,7 +390,7 @@ def _compare_with_paper(run: Run, published: pl.DataFrame, unknown: int) -> Besi
     validated = beside.filter(pl.col("verdict").is_not_null())
     known = len(published) - unknown
     return BesideRun(
-        tokens=pl.concat([beside, others], how="diagonal"),  # columns that one of them lacks are null
+        tokens=pl.concat([beside, others], how="diagonal"),  # null in columns that only the other table has
         unknown=unknown,
         unexamined=known - len(validated),
         sticky=int((validated["verdict"] == "sticky").sum()),

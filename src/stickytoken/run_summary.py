@@ -1,4 +1,4 @@
-"""A run in few numbers and words: what it examined, its worst tokens, its share of sticky ones."""
+"""A run in few numbers and words: what it examined, its worst tokens, its share of sticky tokens."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class RunSummary:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        # The share of sticky tokens always has an interval. If the method computes no others, its confidence
-        # is 90%.
+        # The share of sticky tokens always has an interval. If the method computes no intervals, the
+        # confidence of this interval is 90%.
         self.confidence = 0.9 if run.confidence is None else run.confidence
 
     @property
@@ -45,7 +45,7 @@ class RunSummary:
         """Which tokens of the vocabulary the run examined."""
         if len(self.run.tokens) == self.run.available:
             return Examined.WHOLE
-        # In a sample, special tokens are measured beside those that were drawn.
+        # In a run of a random sample, special tokens are measured in addition to the sample.
         is_sample = self.run.record.beside_sample is not None
         return Examined.SAMPLE if is_sample else Examined.CHOSEN
 
@@ -56,7 +56,7 @@ class RunSummary:
         considered, because the largest of many values from few texts is large by chance.
         """
         tokens = self.run.tokens
-        if measure.key not in tokens.columns:  # the method does not measure it
+        if measure.key not in tokens.columns:  # the method has no such measure
             return None
         measured = tokens.drop_nulls(measure.key)
         if "confirmed" in measured.columns and measured["confirmed"].any():
@@ -108,5 +108,5 @@ def short_headline(run: Run) -> str:
 
 
 def rule_lines(run: Run) -> list[str]:
-    """Return the lines that state the rule of a run, without those already in its headline."""
+    """Return the lines that state the rule of a run, without the lines that are already in its headline."""
     return [line for line in run.description.lines if line not in run.description.headline]

@@ -17,15 +17,16 @@ from stickytoken.unit_vectors import Similarity
 COPIES = 8
 TOP = 10
 
-# Share of a collection that counts as its first results. Push is a matter of the first ranks: copies of an
-# ordinary word take a document out of them, and the closer one looks, the more.
+# Share of a collection that counts as the first results of a query. Push is measured on the first results
+# only, because copies of an ordinary word take a document out of them; the fewer results count as first, the
+# more so.
 DEPTH_SHARE = 0.01
 # Number of bootstrap samples. The ends of a 90% interval are then the 50th values from either side.
 _SAMPLES = 1000
 
 
 def depth_of(documents: int) -> int:
-    """Return how many results of a query are its first ones in a collection of this many documents."""
+    """Return how many results of a query count as its first results, in a collection of this size."""
     return max(1, math.ceil(DEPTH_SHARE * documents))
 
 
@@ -50,9 +51,9 @@ class ExactSearch:
 
     @cached_property
     def _ascending(self) -> NDArray[np.float64]:
-        return np.sort(self.similarities, axis=1)  # for each query, shape (Q, N)
+        return np.sort(self.similarities, axis=1)  # similarities of each query, lowest first, shape (Q, N)
 
-    def ranks(self, vectors: NDArray[np.floating], places: Sequence[int]) -> NDArray[np.int64]:
+    def ranks(self, vectors: NDArray[np.floating], replaced: Sequence[int]) -> NDArray[np.int64]:
         """Return the rank that each given vector would have among the search results of each query.
 
         The search results are the documents in descending order of their similarity to the query. If a
@@ -61,7 +62,7 @@ class ExactSearch:
         Args:
             vectors: n vectors as returned by the model, shape (n, d). The rank of a vector does not depend
                 on the other vectors.
-            places: index of the document that each vector replaces; -1 for a vector that is added to the
+            replaced: index of the document that each vector replaces; -1 for a vector that is added to the
                 index and replaces no document.
 
         Returns:
@@ -70,32 +71,33 @@ class ExactSearch:
         similarities = self.similarity.of_all(self.queries, self.similarity.prepared(vectors))  # (Q, n)
         documents_above = np.empty(similarities.shape, dtype=np.int64)
         for query, ascending in enumerate(self._ascending):
-            # On the left of equal similarities, so that only less similar documents count as below.
+            # side="left" counts only documents with a lower similarity, not those with the same one.
             documents_below = np.searchsorted(ascending, similarities[query], side="left")
             documents_above[query] = len(ascending) - documents_below
-        replaced = np.asarray(places, dtype=np.intp)
+        replaced_indices = np.asarray(replaced, dtype=np.intp)
         # A replaced document is no longer in the index, so it must not be counted among the documents above
         # its replacement. The index -1 selects the last document, so these entries are masked.
-        is_above = self.similarities[:, replaced] >= similarities
-        replaced_above = is_above & (replaced >= 0)
+        is_above = self.similarities[:, replaced_indices] >= similarities
+        replaced_above = is_above & (replaced_indices >= 0)
         return 1 + documents_above - replaced_above
 
-    def limits(self, places: Sequence[int], depth: int) -> NDArray[np.float64]:
+    def limits(self, document_indices: Sequence[int], depth: int) -> NDArray[np.float64]:
         """Return the similarity that a document must exceed to be among the first results of each query.
 
-        It is that of the ``depth``-th best of the other documents.
+        The limit of a document is the ``depth``-th best similarity of all other documents.
 
         Args:
-            places: indices of n documents.
+            document_indices: indices of n documents.
             depth: number of first results, less than the number of documents.
 
         Returns:
             The limits, shape (Q, n).
         """
-        last_of_first = self._ascending[:, -depth, None]  # of all documents, shape (Q, 1)
-        # Without a document that is among the first results, the next one is the last of them.
+        last_of_first = self._ascending[:, -depth, None]  # shape (Q, 1)
+        # If a document is itself among the first results, the next result takes its place among the other
+        # documents.
         next_after_first = self._ascending[:, -depth - 1, None]
-        is_among_first = self.similarities[:, list(places)] >= last_of_first  # shape (Q, n)
+        is_among_first = self.similarities[:, list(document_indices)] >= last_of_first  # shape (Q, n)
         return np.where(is_among_first, next_after_first, last_of_first)
 
 
@@ -104,8 +106,8 @@ class ResultLimits:
     """The similarities that n documents must exceed to be results of Q queries.
 
     Attributes:
-        first: to be among the first results of each query, shape (Q, n).
-        top: to be found by it, among its first ten results, shape (Q, n).
+        first: limits for being among the first results of each query, shape (Q, n).
+        top: limits for being among the first ten results of each query, that is, being found, shape (Q, n).
         is_answer: whether each document answers each query, shape (Q, n).
     """
 
@@ -118,13 +120,13 @@ class ResultLimits:
         return (similarities > self.first) & ~self.is_answer
 
     def found(self, similarities: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return whether a query finds each document that answers it, one value for each such pair."""
+        """Return, for each pair of a query and a document that answers it, whether the query finds it."""
         is_found = similarities > self.top
         return is_found[self.is_answer]
 
-    def of_documents(self, part: slice) -> ResultLimits:
+    def of_documents(self, documents: slice) -> ResultLimits:
         """Return the limits of some of the documents."""
-        return ResultLimits(self.first[:, part], self.top[:, part], self.is_answer[:, part])
+        return ResultLimits(self.first[:, documents], self.top[:, documents], self.is_answer[:, documents])
 
 
 def push_ratios(
@@ -134,7 +136,7 @@ def push_ratios(
     confidence: float,
     key: Sequence[int],
 ) -> Intervals:
-    """Return the push of T tokens: the number of wrong results with copies, divided by that without.
+    """Return the push of T tokens: the number of wrong results with copies, divided by the number without.
 
     A result is wrong if the document doesn't answer the query. Queries and documents are resampled at the
     same time, each with weights of its own, because one query or one document affects many pairs (the
@@ -144,7 +146,7 @@ def push_ratios(
     Args:
         with_copies: whether each document is among the first results of each query with copies of T tokens,
             shape (T, Q, n). Pairs in which the document answers the query must be False.
-        without: the same without copies, shape (Q, n).
+        without: whether each document is among the first results without copies, shape (Q, n).
         weights: how much each pair of a query and a document counts, shape (Q, n).
         confidence: coverage of the two-sided intervals.
         key: seed of the random draw.
@@ -177,22 +179,24 @@ def push_ratios(
     before = count_results(without)
     tail = (1 - confidence) / 2
     values, lows, highs = [], [], []
-    # A sample without any result before copies says nothing about their ratio. All pairs have some.
+    # The ratio is undefined on a sample that has no wrong results without copies. All pairs together have
+    # some.
     is_defined = before > 0
     for is_result_of_token in with_copies:
         after = count_results(is_result_of_token)
         ratios = after[is_defined] / before[is_defined]
-        low, high = np.quantile(ratios[1:], [tail, 1 - tail])  # of the samples
-        values.append(ratios[0])  # of all pairs
+        low, high = np.quantile(ratios[1:], [tail, 1 - tail])  # quantiles over the samples
+        values.append(ratios[0])  # the ratio of all pairs
         lows.append(low)
         highs.append(high)
     return Intervals(np.array(values), np.array(lows), np.array(highs))
 
 
-def _draw_weights(units: int, key: Sequence[int]) -> NDArray[np.float64]:
-    samples = bootstrap_samples(units, _SAMPLES, key)  # indices of units, shape (samples, units)
-    # With its offset, each sample has numbers of its own, so that one call counts all of them.
-    offsets = np.arange(_SAMPLES)[:, None] * units
-    counts = np.bincount((samples + offsets).ravel(), minlength=_SAMPLES * units)
-    # How often each sample has drawn each unit.
-    return counts.reshape(_SAMPLES, units).astype(np.float64)
+def _draw_weights(unit_count: int, key: Sequence[int]) -> NDArray[np.float64]:
+    # Returns how often each bootstrap sample has drawn each unit, shape (samples, units).
+    samples = bootstrap_samples(unit_count, _SAMPLES, key)  # indices of units, shape (samples, units)
+    # The offset of its sample makes an index different from the indices of all other samples, so that a
+    # single call of `bincount` counts the units of every sample.
+    offsets = np.arange(_SAMPLES)[:, None] * unit_count
+    counts = np.bincount((samples + offsets).ravel(), minlength=_SAMPLES * unit_count)
+    return counts.reshape(_SAMPLES, unit_count).astype(np.float64)

@@ -35,16 +35,14 @@ class Similarity(StrEnum):
     MANHATTAN = "manhattan"
 
     def prepared(self, vectors: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-        """Convert vectors to the form that `of_pairs` and `of_all` need.
-
-        The prepared vectors are float64 and, for the cosine, also scaled to length 1.
-        """
+        """Return vectors as `of_pairs` and `of_all` need them: float64, of length 1 for the cosine only."""
         return exact_unit_vectors(vectors) if self is Similarity.COSINE else vectors.astype(np.float64)
 
     def of_pairs(self, left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the similarity of each row of ``left`` with the corresponding row of ``right``, shape (n,).
 
-        Both arrays hold prepared vectors, shape (n, d).
+        Both arrays have shape (n, d) and hold vectors as `prepared` returns them, that is, scaled to length 1
+        for the cosine only.
         """
         if self in (Similarity.COSINE, Similarity.DOT):
             similarities: NDArray[np.float64] = (left * right).sum(axis=1)
@@ -57,7 +55,8 @@ class Similarity(StrEnum):
     def of_all(self, left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the similarity of every row of ``left`` with every row of ``right``, shape (n, m).
 
-        Both arrays hold prepared vectors: ``left`` has shape (n, d) and ``right`` has shape (m, d).
+        Both arrays hold vectors as `prepared` returns them, that is, scaled to length 1 for the cosine only:
+        ``left`` has shape (n, d) and ``right`` has shape (m, d).
         """
         if self in (Similarity.COSINE, Similarity.DOT):
             return left @ right.T

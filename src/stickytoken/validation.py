@@ -21,13 +21,13 @@ Value = TypeVar("Value")
 _QUOTED = 80
 # Maximum number of names that an error suggests.
 _SUGGESTED = 3
-# Minimum difflib similarity between a suggested name and the mistyped one, from 0 to 1.
+# Minimum difflib similarity, from 0 to 1, between a suggested name and the mistyped name.
 _CLOSE = 0.5
 
 
 def real_number(name: str, value: Any) -> float:
     """Return a setting as a float; strings are rejected."""
-    with suppress(TypeError, ValueError, OverflowError):  # of a value that isn't a number
+    with suppress(TypeError, ValueError, OverflowError):  # raised for a value that isn't a number
         if not isinstance(value, (str, bytes)):
             return float(value)
     raise InputError(f"{name} is {shown(value)}: it must be a number")
@@ -35,14 +35,15 @@ def real_number(name: str, value: Any) -> float:
 
 def whole_number(name: str, value: Any, minimum: int | None = None) -> int:
     """Return a setting as an int; strings, booleans, fractions and values below the minimum are rejected."""
-    # For an error. Numbers are shown by `str`, because `repr` shows one of NumPy as np.int64(3).
+    # The value as errors show it. Numbers are shown by `str`, because `repr` shows NumPy's numbers as
+    # np.int64(3).
     shown_value = " ".join(str(value).split())[:_QUOTED]
     if isinstance(value, str):
         shown_value = shown(value)
     number = None
     with suppress(TypeError, ValueError, OverflowError):
         number = int(value)
-    is_other_type = isinstance(value, (str, bytes, bool))  # although int() accepts it
+    is_other_type = isinstance(value, (str, bytes, bool))  # types that int() would accept
     if number is None or is_other_type or number != value:  # a fraction differs from its whole number
         raise InputError(f"{name} is {shown_value}: it must be a whole number")
     if minimum is not None and number < minimum:
@@ -65,7 +66,7 @@ def file_path(name: str, value: object) -> Path:
         raise InputError(f"{name} is {text!r}, which is not a path: pass the name of a file or folder")
     try:
         path = Path(text).expanduser()
-        path.resolve()  # only to find circular links
+        path.resolve()  # raises an error for circular links
         return path
     except RuntimeError as error:  # raised for an unknown user after ~, or for circular symbolic links
         raise InputError(f"{name} is {text!r}: {error}") from error
@@ -118,7 +119,7 @@ def list_of(items: str, name: str, values: object, *, ordered: bool = True) -> l
     if getattr(values, "ndim", 1) != 1:
         shape = getattr(values, "shape", "?")
         raise InputError(f"{name} is an array of shape {shape}: pass a list of {items}")
-    # A column of Polars, pandas or Arrow, or an array of NumPy, so that the values are those of Python.
+    # Convert a column of Polars, pandas or Arrow, or an array of NumPy, to a list of Python values.
     for method in ("to_list", "to_pylist", "tolist"):
         if not isinstance(values, type) and callable(getattr(values, method, None)):
             return list(getattr(values, method)())
@@ -134,7 +135,7 @@ def shown(value: object) -> str:
 
 
 def closest_names(name: str, names: Iterable[str]) -> list[str]:
-    """Return up to three names that resemble a mistyped one, ignoring case, closest first."""
+    """Return up to three names that resemble a mistyped name, ignoring case, closest first."""
     names_by_key = {candidate.lower(): candidate for candidate in names}
     keys = get_close_matches(name.lower(), names_by_key, n=_SUGGESTED, cutoff=_CLOSE)
     return [names_by_key[key] for key in keys]
@@ -147,12 +148,13 @@ def suggestion(name: str, names: Iterable[str]) -> str:
 
 
 def _find_columns(values: object) -> list[str] | None:
+    # Returns the names of a table's columns; None if ``values`` is no table.
     if isinstance(values, type):  # a class has the attributes of its tables, but no columns
         return None
     schema = getattr(values, "collect_schema", None)
-    if callable(schema):  # of Polars
+    if callable(schema):  # a table of Polars
         return [str(name) for name in schema().names()]
-    for attribute in ("column_names", "columns"):  # of Arrow and datasets, or of pandas
+    for attribute in ("column_names", "columns"):  # a table of Arrow or datasets, or of pandas
         names = getattr(values, attribute, None)
         if names is not None and not callable(names):
             return [str(name) for name in names]
@@ -181,7 +183,7 @@ def visible(text: str) -> str:
     escaped = "".join(
         character if character.isprintable() else _escape_character(character) for character in text
     )
-    if escaped.isascii():  # most texts, and none of the characters below
+    if escaped.isascii():  # true for most texts, which cannot contain characters of `_BLANK`
         return escaped
     return _BLANK.sub(lambda match: _escape_character(match[0]), escaped)
 

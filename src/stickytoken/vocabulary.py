@@ -19,8 +19,9 @@ from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Joining, Placement, Token, copies_as_text
 from stickytoken.settings.explain import LEAST_BENIGN
 
-# Some tokenizers add a space at the beginning of a text. With these, the characters are put before an entry,
-# one after the other, until its text encodes to it. That of "'s", for example, does so behind a letter only.
+# Some tokenizers add a space at the beginning of a text. For these tokenizers, `categorize` puts one of these
+# characters before an entry, and tries them in turn until the text of the entry encodes to the entry. The
+# text "'s", for example, encodes to the entry "'s" only after a letter.
 _ANCHORS = ("«", "»", "¿", "#", ":", "a", "b")
 
 
@@ -86,7 +87,7 @@ class MarkingTokenizer(RoundTripTokenizer, Protocol):
 
     @property
     def marked_ids(self) -> frozenset[int]:
-        """Ids of all special tokens, those with the role cls included."""
+        """Ids of all special tokens, including the token with the role cls."""
 
 
 @runtime_checkable
@@ -153,7 +154,7 @@ class Vocabulary:
             InputError: The vocabulary has no such id.
         """
         index = bisect_left(self.ids, token_id)
-        has_id = self.ids[index : index + 1] == (token_id,)  # the slice is empty behind the last entry
+        has_id = self.ids[index : index + 1] == (token_id,)  # the slice is empty after the last entry
         if not has_id:
             raise InputError(
                 f"the vocabulary has no token id {token_id}: its ids go from {self.ids[0]} to {self.ids[-1]}"
@@ -219,12 +220,12 @@ def categorize(tokenizer: RoundTripTokenizer) -> Vocabulary:
 
     To find the category, the entry is decoded and its text is encoded again. If the tokenizer adds a space at
     the beginning of a text, an anchor is put before the entry, so that the space is not added to the entry
-    itself. The entry is reachable if its text encodes to it behind any of the anchors. An entry without a row
-    in the model is unreachable even if its text encodes to it.
+    itself. The entry is reachable if its text encodes to the entry after any of the anchors. An entry without
+    a row in the model is unreachable even if its text encodes to the entry.
     """
     entries = tokenizer.entries
-    # Of each entry, the first round trip that reaches it, or else the first. An anchor may give none for an
-    # entry, but without an anchor there always is one.
+    # For each entry, the first round trip that reaches the entry or, if none does, the first round trip. With
+    # an anchor, an entry may have no round trip. Without an anchor, it always has a round trip.
     trips: dict[int, _RoundTrip] = {}
     unreached_ids = list(entries)
     for anchor in [*_find_usable_anchors(tokenizer), _NO_ANCHOR]:
@@ -251,17 +252,20 @@ def categorize(tokenizer: RoundTripTokenizer) -> Vocabulary:
 
 
 def _find_usable_anchors(tokenizer: RoundTripTokenizer) -> list[_Anchor]:
-    """Texts that can be put before an entry, so that it doesn't begin the text."""
+    """Return the texts that can be put before an entry, so that the entry doesn't begin the text.
+
+    The list is empty for a tokenizer that adds no space at the beginning of a text.
+    """
     (test_ids,) = tokenizer.encode_many(["test"])
     first_entry = tokenizer.entries.get(test_ids[0], "") if test_ids else ""
     adds_space = first_entry.startswith((" ", "▁", "_", "Ġ"))  # all of them stand for a space
     if not adds_space:
-        return []  # entries need none then
+        return []  # entries need no anchor
     encoded = tokenizer.encode_many(_ANCHORS)
     decoded = tokenizer.decode_many(encoded)
     usable_anchors = []
     for anchor, ids, text in zip(_ANCHORS, encoded, decoded, strict=True):
-        # It must survive encoding and decoding.
+        # An anchor is usable if encoding and decoding don't change it.
         if text.removeprefix(" ") == anchor:
             usable_anchors.append(_Anchor(anchor, tuple(ids)))
     return usable_anchors
@@ -272,14 +276,14 @@ def _make_round_trips(
 ) -> dict[int, _RoundTrip]:
     """Decode each token after an anchor, and encode the text again.
 
-    Behind an anchor, a token does not begin the text, where some tokenizers add a space; with `_NO_ANCHOR`,
-    it stands alone. Tokens whose text or ids no longer begin with the anchor are left out.
+    After an anchor, a token does not begin the text, where some tokenizers add a space. With `_NO_ANCHOR`,
+    the token is the whole text. Tokens whose text or ids no longer begin with the anchor are left out.
     """
     texts = tokenizer.decode_many([[*anchor.ids, token_id] for token_id in token_ids])
     text_of = {}  # the anchor and the token as text, keyed by token id
     for token_id, text in zip(token_ids, texts, strict=True):
-        # There are anchors only for a tokenizer that adds a space before a text, which decoding may leave
-        # before the anchor. Without one, the space may be the token's own.
+        # Only a tokenizer that adds a space before a text has anchors, and decoding may leave this space
+        # before the anchor. Without an anchor, a space may belong to the token.
         anchored_text = text.removeprefix(" ") if anchor.text else text
         if anchored_text.startswith(anchor.text):
             text_of[token_id] = anchored_text
@@ -367,7 +371,7 @@ def match_benign(
 def match_apart(
     vocabulary: Vocabulary, token_ids: Sequence[int], excluded: Collection[int], count: int, seed: int
 ) -> list[Token]:
-    """Draw ``count`` benign tokens for each token, like `match_benign`, without drawing any of them twice.
+    """Draw ``count`` benign tokens for each token, like `match_benign`, without drawing a benign token twice.
 
     Returns:
         The benign tokens in rounds: first one benign token for each of the ``token_ids`` in order, then a
@@ -378,7 +382,7 @@ def match_apart(
     """
     unusable_ids = {*excluded, *token_ids}
     used_ids: set[int] = set()
-    matches_of: dict[int, list[int]] = {}  # indices of benign tokens, keyed by the id they are drawn for
+    matches_of: dict[int, list[int]] = {}  # indices of benign tokens, keyed by the id of the token they match
     tokens: list[Token] = []
     for token_id in list(token_ids) * count:  # in rounds
         index = vocabulary.place(token_id)
@@ -403,7 +407,11 @@ def match_apart(
 def _draw_benign(
     vocabulary: Vocabulary, index: int, excluded: Collection[int], count: int, seed: int
 ) -> list[int]:
-    """A block depends on those before it, but not on ``count``: a larger one only adds blocks at the end."""
+    """Return indices of benign entries that resemble the entry at an index, drawn at random in blocks.
+
+    A block depends on the blocks before it, but not on ``count``: a larger ``count`` only adds blocks at the
+    end. The result has whole blocks, so it may have more than ``count`` indices.
+    """
     matches: list[int] = []  # indices in the vocabulary
     block_count = -(-count // _BLOCK)  # rounded up
     for block in range(block_count):
@@ -487,7 +495,7 @@ class Kind(StrEnum):
         BYTE: A byte or a part of a character, which is not valid UTF-8 on its own.
         SYMBOL: Text without letters or digits.
         SUBWORD: A piece that continues a word.
-        WORD: A word, or the beginning of one.
+        WORD: A word, or the beginning of a word.
     """
 
     SPECIAL = "special"
@@ -539,7 +547,7 @@ def kind_of(token: str, decoded: str, category: str, mark: WordMark) -> Kind:
         return Kind.SYMBOL
     if mark is WordMark.NONE:
         return Kind.WORD
-    # "##" marks the pieces that continue a word; the other marks stand before the beginning of one.
+    # The mark "##" begins pieces that continue a word. The other marks begin entries that begin a word.
     has_mark = token.startswith(mark)
     continues_word = has_mark if mark is WordMark.CONTINUED else not has_mark
     return Kind.SUBWORD if continues_word else Kind.WORD
@@ -554,7 +562,7 @@ def script_of(text: str) -> str:
 @lru_cache(maxsize=4096)
 def _find_script(character: str) -> str | None:
     match = _SCRIPT.match(character)
-    return str(match.lastgroup) if match else None  # each group of the pattern is called as its script
+    return str(match.lastgroup) if match else None  # each group of the pattern has the name of its script
 
 
 # Number of copies in each text that is encoded to compare the ways of writing an entry's copies.
@@ -574,7 +582,7 @@ def choose_joinings(
     if insertion is not Insertion.WORDS:
         return vocabulary
     available = [index for index, category in enumerate(vocabulary.categories) if category.available]
-    # Of `_COPIES` copies, how many the tokenizer reads as the entry, keyed by the entry's index.
+    # How many of `_COPIES` copies the tokenizer reads as the entry, keyed by the entry's index.
     read_as_words = _count_copies_read(vocabulary, tokenizer, available, Joining.WORDS)
     # Attaching the copies can help only if the tokenizer misreads some copies that are written as words.
     misread = [index for index in available if read_as_words[index] < _COPIES]
@@ -599,6 +607,7 @@ def choose_joinings(
 def _count_copies_read(
     vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, indices: Sequence[int], joining: Joining
 ) -> dict[int, int]:
+    # Returns how many of `_COPIES` copies of each entry the tokenizer reads as the entry, keyed by index.
     tokens = [replace(vocabulary.token(index), joining=joining) for index in indices]
     counts = count_copies_read(tokenizer, tokens, text="a", copies=_COPIES)
     return dict(zip(indices, counts, strict=True))

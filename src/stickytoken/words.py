@@ -29,13 +29,13 @@ def interval(low: float, high: float, digits: int, unit: str = "") -> str:
     The lower end is rounded down and the upper end up. Otherwise, an interval that begins just below a
     threshold could look as if it began at the threshold.
     """
-    decimals = digits + 2 if unit == "%" else digits  # of the ends themselves, which are shares
+    decimals = digits + 2 if unit == "%" else digits  # a percentage is a share, with two more decimals
     last_digit = Decimal(1).scaleb(-decimals)  # such as 0.01
     # "39% to 42%", but "0.49 to 0.63 SD".
     unit_of_each = "%" if unit == "%" else ""
     ends = []
     for end, rounding in ((low, ROUND_FLOOR), (high, ROUND_CEILING)):
-        # The decimal number that Python prints, because a binary one may lie just beside it.
+        # Round the decimal number that Python prints, because the binary number may lie just beside it.
         rounded = Decimal(repr(float(end))).quantize(last_digit, rounding)
         ends.append(number(float(rounded), digits, unit_of_each))
     if unit in ("", "%"):
@@ -54,8 +54,8 @@ def counted(count: int, one: str, many: str | None = None) -> str:
 
     Args:
         count: the count.
-        one: the noun, and what agrees with it, after the number 1.
-        many: the same after any other number. Default: ``one`` followed by an s.
+        one: what follows the number 1, such as ``query`` or ``query is``.
+        many: what follows any other number. Default: ``one`` followed by an s.
     """
     if count == 1:
         return f"1 {one}"

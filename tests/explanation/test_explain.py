@@ -142,8 +142,8 @@ def test_attention_is_that_of_all_positions_and_of_all_but_the_copies(explained,
     expected = {"received": [], "from_others": []}
     for carrier in choose_texts(sticky_bert, SMALL, None, None, CORPUS).carriers:
         content = [carrier.with_copies(token_id)]
-        (inside,) = inspector_of(sticky_bert).look(content, [carrier.labels], Part.SPECIAL)
-        weights = np.bincount(inside.labels, minlength=len(Part)).astype(float)
+        (inside,) = inspector_of(sticky_bert).look(content, [carrier.parts], Part.SPECIAL)
+        weights = np.bincount(inside.part_of_token, minlength=len(Part)).astype(float)
         others = weights * (np.arange(len(Part)) != Part.COPIES)
         for name, expected_weights in (("received", weights), ("from_others", others)):
             received = (

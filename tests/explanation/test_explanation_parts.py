@@ -94,10 +94,10 @@ def test_copies_are_where_they_are_said_to_be(words, head, placement, copies):
     settings = ExplainSettings(copies=copies, placement=placement)
     (placed,) = place_copies(SimpleNamespace(tokenize=lambda _: [text]), settings, ["text"])
     content = placed.with_copies(7)
-    labelled = list(zip(content, placed.labels, strict=True))
+    labelled = list(zip(content, placed.parts, strict=True))
     assert [k for k, label in labelled if label == Part.COPIES] == [7] * copies
-    assert tuple(k for k, label in labelled if label != Part.COPIES) == text.ids == placed.before
-    assert placed.labels[: len(head)] == (Part.PROMPT,) * len(head)
+    assert tuple(k for k, label in labelled if label != Part.COPIES) == text.ids == placed.ids_before
+    assert placed.parts[: len(head)] == (Part.PROMPT,) * len(head)
     if placement is not Placement.RANDOM:
         assert content == copies_as_ids(Token(7, ""), text, placement, copies)
 

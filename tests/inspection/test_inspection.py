@@ -43,7 +43,7 @@ def look(encoder):
 
 def assert_attention(inside, weights, labels):
     """Compare with the mean of a model's own weights, (layers, 1, heads, T, T), over pairs of parts."""
-    assert inside.labels.tolist() == labels
+    assert inside.part_of_token.tolist() == labels
     weights = torch.stack(weights)[:, 0].double().numpy()
     labels = np.array(labels)
     for attends in set(labels.tolist()):
@@ -115,7 +115,7 @@ def test_what_parts_supply_is_the_pooled_vector_cut_by_positions(backbones, pool
         assert (inside.pooled_by_part is None, inside.pooled is None) == (True, False)
         return
     states = inside.hidden[-1].astype(float)
-    size = len(inside.labels)
+    size = len(inside.part_of_token)
     positions = np.arange(1, size + 1)
     weights = {
         "mean": np.full(size, 1 / size),
@@ -125,7 +125,7 @@ def test_what_parts_supply_is_the_pooled_vector_cut_by_positions(backbones, pool
         "mean_sqrt_len_tokens": np.full(size, size**-0.5),
     }[pooling]
     for label in range(3):
-        weights_of_label = weights * (inside.labels == label)
+        weights_of_label = weights * (inside.part_of_token == label)
         np.testing.assert_allclose(inside.pooled_by_part[label], weights_of_label @ states, atol=1e-5)
     np.testing.assert_allclose(inside.pooled_by_part.sum(axis=0), inside.pooled, atol=1e-5)
     np.testing.assert_allclose(inside.vector, encoder.encode_ids([content])[0], atol=1e-5)
@@ -227,11 +227,13 @@ def test_several_prompts_are_one_input():
     inside = look(encoder)[2]
     prompts = [Prompt("own", (template,)) for template in encoder.reading.prompt.templates]
     alone = [look(encoder_of(prompt=prompt))[2] for prompt in prompts]
-    assert inside.labels.tolist() == [label for inspected in alone for label in inspected.labels.tolist()]
+    assert inside.part_of_token.tolist() == [
+        label for inspected in alone for label in inspected.part_of_token.tolist()
+    ]
     states = np.concatenate([inspected.hidden for inspected in alone], axis=1)
     np.testing.assert_allclose(inside.hidden, states, atol=2e-5)
     received = np.stack([inspected.attention for inspected in alone])
-    sizes = np.array([np.bincount(inspected.labels) for inspected in alone])
+    sizes = np.array([np.bincount(inspected.part_of_token) for inspected in alone])
     for label in range(3):
         mean = np.average(received[:, :, :, label], axis=0, weights=sizes[:, label])
         np.testing.assert_allclose(inside.attention[:, :, label], mean, atol=1e-5)
@@ -244,9 +246,9 @@ def test_an_echo_has_its_text_twice_and_pools_the_second():
     encoder = encoder_of(prompt="echo")
     content, _, inside = look(encoder)
     ids = np.array(encoder.prompted.prompts[0].fill(content))
-    assert ids[inside.labels == 1].tolist() == [content[-1]] * 2 * COPIES
-    assert ids[inside.labels == 0].tolist() == [*content[:-COPIES]] * 2
-    second = np.flatnonzero(inside.labels != 2)[len(content) :]
+    assert ids[inside.part_of_token == 1].tolist() == [content[-1]] * 2 * COPIES
+    assert ids[inside.part_of_token == 0].tolist() == [*content[:-COPIES]] * 2
+    second = np.flatnonzero(inside.part_of_token != 2)[len(content) :]
     states = inside.hidden[-1].astype(float)
     np.testing.assert_allclose(inside.pooled, states[second].mean(axis=0), atol=1e-6)
     copied = states[second[-COPIES:]].sum(axis=0) / len(content)

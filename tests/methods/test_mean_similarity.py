@@ -30,7 +30,7 @@ def test_u_equals_the_mean_over_all_pairs(bert_folder, prompt):
     encoder = load_encoder(bert_folder, prompt=prompt)
     strings = list(encoder.tokenizer.entries.values())
     result = mean_similarity(encoder)
-    assert result.entries == len(strings)
+    assert result.entry_count == len(strings)
     assert result.value == slow_mean(encoder, strings)
     assert 0.05 < result.value < 0.99
 
@@ -44,7 +44,7 @@ def test_entries_that_are_too_long_or_nothing_are_left_out(tmp_path):
     assert [len(text.ids) for text in encoder.tokenize(left_out)] == [120, 0]
     result = mean_similarity(encoder)
     strings = [entry for entry in encoder.tokenizer.entries.values() if entry not in left_out]
-    assert result.entries == len(strings)
+    assert result.entry_count == len(strings)
     assert result.value == slow_mean(encoder, strings)
 
 
@@ -57,7 +57,7 @@ def test_entries_with_a_zero_vector_are_left_out_and_a_vocabulary_of_them_is_ref
     encoder = load_encoder(model)
     result = mean_similarity(encoder)
     strings = [entry for token_id, entry in encoder.tokenizer.entries.items() if token_id not in zero]
-    assert result.entries == len(strings)
+    assert result.entry_count == len(strings)
     assert result.value == slow_mean(encoder, strings)
     weights.data.zero_()
     with pytest.raises(EncodingError, match=naming(encoder.name, 0, len(encoder.tokenizer.entries))):

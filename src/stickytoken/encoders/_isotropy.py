@@ -16,8 +16,8 @@ def isoscore(vectors: NDArray[np.floating]) -> float | None:
         vectors: the vectors, shape (n, d).
 
     Returns:
-        0 if one dimension has all the variance, 1 if all dimensions have the same. None if there is only one
-        dimension or no variance.
+        0 if one dimension has all the variance, and 1 if all dimensions have the same variance. None if there
+        is only one dimension or no variance.
 
     Examples:
         >>> import numpy as np
@@ -35,7 +35,7 @@ def isoscore(vectors: NDArray[np.floating]) -> float | None:
     normalized_variances = np.sqrt(size) * variances / length
     # The isotropy defect: 0 if all variances are equal, 1 if only one of them is not zero.
     isotropy_defect = np.linalg.norm(normalized_variances - 1) / np.sqrt(2 * (size - np.sqrt(size)))
-    # Fraction of the dimensions that are used: 1 / size if the defect is 1, and 1 if it is 0.
+    # Fraction of the dimensions that are used: 1 / size if the defect is 1, and 1 if the defect is 0.
     used_fraction = (size - isotropy_defect**2 * (size - np.sqrt(size))) ** 2 / size**2
     # Rescale the fraction from the interval [1 / size, 1] to the interval [0, 1].
     return float((size * used_fraction - 1) / (size - 1))

@@ -61,7 +61,7 @@ def fit_texts(
     limit = content_limit(encoder)
     if limit is None:
         return whole
-    longest = limit - room  # most ids of the prompt and a text together
+    longest = limit - room  # maximum number of ids of the prompt and a text together
     longest_prompt = max((len(fitted.content.head) for fitted in whole), default=0)
     if longest <= longest_prompt:
         raise InputError(
@@ -94,8 +94,8 @@ def _truncate_ids(fitted: FittedText, longest: int) -> FittedText:
 def _truncate_words(encoder: WordEncoder, fitted: FittedText, longest: int) -> FittedText:
     """Return the text cut after a word, so that prompt and text together have at most ``longest`` ids.
 
-    A word that would take more than half of them is cut itself: Chinese, Japanese and Thai have no spaces, so
-    a whole paragraph is one word.
+    If the words that fit take less than half of ``longest``, the next word is cut too: Chinese, Japanese and
+    Thai have no spaces, so a whole paragraph is one word.
     """
     text = fitted.text
 
@@ -107,11 +107,11 @@ def _truncate_words(encoder: WordEncoder, fitted: FittedText, longest: int) -> F
     word_ends = [match.end() for match in re.finditer(r"\S+", text)]
     word_count = bisect_right(word_ends, longest, key=count_ids_up_to)
     end = word_ends[word_count - 1] if word_count else 0
-    # If the words that fit leave more than half of the ids free, the next one needs even more than that.
+    # If the words that fit leave more than half of the ids free, the next word needs more ids than are free.
     is_half_free = 2 * count_ids_up_to(end) < longest
     if word_count < len(word_ends) and is_half_free:
         next_word = text[end : word_ends[word_count]]
-        # Where each character ends, with the marks that belong to it.
+        # Where each character of the next word ends, including the combining marks of the character.
         character_ends = [end + match.end() for match in regex.finditer(r"\X", next_word)]
         character_count = bisect_right(character_ends, longest, key=count_ids_up_to)
         if character_count:

@@ -46,10 +46,11 @@ class ModelEncoder(ABC):
     detects all changes to the model that can change the vectors.
 
     Attributes:
-        own_tokenizer: a copy of the user's tokenizer.
-        entries_tokenizer: `own_tokenizer`, or a tokenizer that encodes entries as part of a prompt.
+        user_tokenizer: the tokenizer that the user's model has now.
+        own_tokenizer: a copy of the tokenizer that the user's model had when it was last read.
+        entries_tokenizer: `own_tokenizer`, or a tokenizer that encodes vocabulary entries as part of a
+            prompt.
         max_length: maximum input length in tokens, including special tokens; None if there is no limit.
-        user_tokenizer: the tokenizer of the user's model.
         normalizes: whether vectors are scaled to length 1.
         spec: the model name and options needed to load the encoder again; None if it was made from a
             model object or another encoder.
@@ -80,8 +81,8 @@ class ModelEncoder(ABC):
         # weights change.
         self._derived: dict[str, Any] = {}
         self._weights_hash: str | None = None
-        # The state of the model when the encoder was made. Later calls compare the stored state with the
-        # model's current state, to find out whether the user has changed the model.
+        # The state of the model when it was last read. Later calls compare this with the current state, to
+        # find out whether the user has changed the model.
         self._known_weight_versions = self._weight_versions()
         self._configure()
         self._known_input_settings = self._input_settings()
@@ -159,24 +160,12 @@ class ModelEncoder(ABC):
         return sum(parameter.numel() for parameter in self._network.parameters())
 
     def identify(self) -> EncoderIdentity:
-        """Compute fingerprints of everything that can change the vectors from the user's current model.
-
-        If the weights have changed, cached values are dropped. If the tokenizer or the input settings have
-        changed, the model is also read again.
-        """
+        """Fingerprint the user's model as it is now: everything that can change its vectors."""
         with compute.model_lock(self._network):
-            weights = compute.weights_fingerprint(self._network)
-            if weights != self._weights_hash:
-                self._forget_derived()
-                self._weights_hash = weights
-            # `_apply_model_changes` notices if the tokenizer has been replaced or its vocabulary size has
-            # changed, but only the fingerprint reveals every change to the tokenizer.
-            if HuggingFaceTokenizer(self.user_tokenizer).fingerprint != self.own_tokenizer.fingerprint:
-                self._reconfigure()
-            self._apply_model_changes()
+            weights_hash = self._apply_all_model_changes()
             modules, prompt = self._modules_hash_and_prompt()
             return EncoderIdentity(
-                weights=weights,
+                weights=weights_hash,
                 tokenizer=self.own_tokenizer.fingerprint,
                 modules=modules,
                 prompt=prompt,
@@ -203,7 +192,7 @@ class ModelEncoder(ABC):
         lower = self._copy()
         lower._precision = precision
         lower._arithmetic = precisions.arithmetic(self._network, precision)
-        lower._reset()  # it needs a runner of its own
+        lower._reset()  # makes a runner for `lower`, because its copy has the runner of `self`
         exact_vectors = self._vectors(self._samples)
         lower_vectors = lower._vectors(self._samples)
         center = self._center(exact_vectors)
@@ -212,7 +201,7 @@ class ModelEncoder(ABC):
 
     def _copy(self) -> Self:
         other = copy.copy(self)
-        other.spec = None  # it would load this encoder, not one with a lower precision
+        other.spec = None  # the spec would load this encoder, not one with a lower precision
         other._weights_hash = None
         other._derived = {}
         return other
@@ -232,7 +221,11 @@ class ModelEncoder(ABC):
     def _encode(
         self, ids: Sequence[Sequence[int]], texts: Sequence[str] | None, *, allow_zero: bool
     ) -> NDArray[np.float32]:
-        """Return the vectors of inputs, shape (n, d)."""
+        """Return the vectors of inputs, shape (n, d).
+
+        ``ids`` has the content ids of each input, and ``texts`` its text, for messages; None if the caller
+        passed only ids.
+        """
         # Equal inputs share one row, which saves work and makes their vectors exactly equal. Each input that
         # did not occur before gets the next row.
         row_of: dict[Content, int] = {}
@@ -240,7 +233,7 @@ class ModelEncoder(ABC):
         contents = list(row_of)  # the distinct inputs, in the order of the rows
 
         def label(row: int) -> str:
-            """Return the text of a row, for a message; without texts, its decoded ids."""
+            """Return the text of a row, for a message; if only ids were passed, the decoded ids."""
             if texts:
                 return quote_text(texts[rows.index(row)])
             return quote_text(self.own_tokenizer.decode_many([contents[row]])[0])
@@ -256,33 +249,45 @@ class ModelEncoder(ABC):
         return vectors[rows]
 
     def _check_inputs(self, contents: Sequence[Content], label: Callable[[int], str]) -> None:
-        """Check the four most extreme inputs in place of all, because a loop is slow while a GPU waits."""
-        # Whether the model can read an input depends on its length, and on its smallest and largest id.
+        """Raise an `EncodingError` if the model cannot read one of the inputs.
+
+        Whether the model can read an input depends only on the length of the input, and on its smallest and
+        largest id. So the inputs with the smallest and largest length and id are checked in place of all
+        inputs, because a loop over all of them is slow while a GPU waits.
+        """
         lengths = np.fromiter(map(len, contents), np.intp, len(contents))
         extreme_rows = {int(lengths.argmin()), int(lengths.argmax())}
         ids = np.fromiter(itertools.chain.from_iterable(contents), np.int64, int(lengths.sum()))
         if ids.size:
-            ends = lengths.cumsum()  # where the ids of each input end among those of all inputs
-            for position in (ids.argmin(), ids.argmax()):
-                extreme_rows.add(int(np.searchsorted(ends, position, side="right")))
+            ends = lengths.cumsum()  # index in `ids` after the last id of each input
+            for index in (ids.argmin(), ids.argmax()):
+                extreme_rows.add(int(np.searchsorted(ends, index, side="right")))
         try:
             for row in extreme_rows:
                 self.check_input(contents[row], partial(label, row))
-        except EncodingError:  # some input is unreadable: find the first
+        except EncodingError:  # at least one input is unreadable: name the first of them
             for row, content in enumerate(contents):
                 self.check_input(content, partial(label, row))
             raise
 
-    def _center(self, exact: NDArray[np.float32]) -> Any:
-        """What all vectors share is subtracted before two precisions are compared: it always agrees."""
-        del exact
-        return np.float32(0)  # nothing; encoders whose vectors are all nearly the same return their mean
+    def _center(self, exact_vectors: NDArray[np.float32]) -> Any:
+        """Return what to subtract from all vectors before the vectors of two precisions are compared.
+
+        It is 0 here. An encoder whose vectors are all nearly the same returns their mean, because what all
+        vectors share agrees at every precision.
+        """
+        del exact_vectors
+        return np.float32(0)
 
     @property
     def _samples(self) -> list[Content]:
         return self._derive_once("samples", self._choose_samples)
 
     def _choose_samples(self) -> list[Content]:
+        """Return content ids of sample inputs, on which two ways to compute vectors are compared.
+
+        They are rows of vocabulary entries, without copies and followed by copies of one entry.
+        """
         entries = self.usable_entries()
         special = sorted(self.own_tokenizer.special_ids.intersection(entries))
         sampled_entries = entries[:: max(1, len(entries) // _SAMPLED_ENTRIES)]
@@ -290,8 +295,8 @@ class ModelEncoder(ABC):
             tuple(sampled_entries[start : start + _ENTRIES_IN_A_ROW])
             for start in range(0, len(sampled_entries), _ENTRIES_IN_A_ROW)
         ]
-        # First, each input is followed by copies of its own first entry; then, inputs from the first on by
-        # copies of one special token each.
+        # First, each plain input is followed by copies of its own first entry. Then, the plain inputs are
+        # used again, from the first on, each followed by copies of one special token.
         copied_entries = [content[0] for content in plain_inputs] + special
         inputs_with_copies = []
         for content, entry in zip(itertools.cycle(plain_inputs), copied_entries, strict=False):
@@ -307,6 +312,7 @@ class ModelEncoder(ABC):
     # Detection of changes that the user makes to the model.
 
     def _derive_once(self, name: str, compute_value: Callable[[], Derived]) -> Derived:
+        # Computes a value once for the current weights; `_forget_derived` drops it when the weights change.
         derived = self._derived  # a local name, since another thread may replace the attribute
         if name not in derived:
             derived[name] = compute_value()
@@ -314,14 +320,34 @@ class ModelEncoder(ABC):
         return value
 
     def _apply_model_changes(self) -> None:
-        # If the user has changed the model, drops what was cached before. Every use of the model begins here.
+        """Drop cached values that changes of the user's model, if cheap to detect, have made obsolete.
+
+        Every use of the model begins with this call.
+        """
         weight_versions = self._weight_versions()
         if weight_versions != self._known_weight_versions:
             with compute.model_lock(self._network):
                 self._known_weight_versions = weight_versions
                 self._forget_derived()
         if self._input_settings() != self._known_input_settings:
-            self._reconfigure()  # takes the lock, and notes the settings
+            self._reconfigure()  # takes the lock, and sets `_known_input_settings`
+
+    def _apply_all_model_changes(self) -> str:
+        """Drop cached values that any change of the user's model has made obsolete.
+
+        Return the fingerprint of the current weights.
+        """
+        weights_hash = compute.weights_fingerprint(self._network)
+        if weights_hash != self._weights_hash:
+            self._forget_derived()
+            self._weights_hash = weights_hash
+        # `_apply_model_changes` notices if the tokenizer has been replaced or its vocabulary size has
+        # changed. Every change of the tokenizer shows in the fingerprints of `user_tokenizer`, which the
+        # user's model has now, and of `own_tokenizer`, which was copied from it earlier.
+        if HuggingFaceTokenizer(self.user_tokenizer).fingerprint != self.own_tokenizer.fingerprint:
+            self._reconfigure()
+        self._apply_model_changes()
+        return weights_hash
 
     def _reconfigure(self) -> None:
         with compute.model_lock(self._network):

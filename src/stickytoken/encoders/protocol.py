@@ -176,7 +176,10 @@ class ServedEncoder(Protocol):
         """Texts, without the prompt, that the server has given no vector for in this session."""
 
     def confirm_answers(self) -> None:
-        """Raise a ModelError if it serves another model, unless nothing was sent since the last check."""
+        """Raise a ModelError if the server serves another model now.
+
+        If nothing was sent since the last check, the server is not asked.
+        """
 
 
 def refused_texts(encoder: object) -> Collection[str]:
@@ -185,7 +188,7 @@ def refused_texts(encoder: object) -> Collection[str]:
 
 
 def confirm_answers(encoder: object) -> None:
-    """Make sure that all vectors so far are of one model. Called before a measurement counts as finished.
+    """Make sure that all vectors so far come from the same model, before a measurement counts as finished.
 
     Raises:
         ModelError: the encoder's server serves another model now.
@@ -206,7 +209,7 @@ class Capabilities:
         parameters: number of weights; None if it is unknown.
         prompt: text put before every input.
         route: name of the route that texts take; None for a model without routes.
-        route_in_words: the route; for the default one, also the names of those that are not measured.
+        route_in_words: the route; for the default route, also the names of the routes that are not measured.
     """
 
     noise: float = 0.0
@@ -251,7 +254,7 @@ def similarity_of(encoder: Encoder) -> Similarity:
 
 def _members(*protocols: type) -> tuple[str, ...]:
     names: list[str] = []
-    for protocol in protocols:  # `vars` leaves out the members of protocols that it extends
+    for protocol in protocols:  # `vars` leaves out members that a protocol inherits from another protocol
         names += [name for name in vars(protocol) if not name.startswith("_")]
     return tuple(names)
 
@@ -335,9 +338,9 @@ def content_limit(encoder: Encoder) -> int | None:
     limit = encoder.max_length
     if limit is None:
         return None
-    # The maximum length includes special tokens and may count a text twice, which only `fits` knows. So the
-    # first number of ids that does not fit is searched for, among 1, 2, and so on. How many numbers stand
-    # before it is the largest that fits.
+    # The maximum length includes special tokens and may count a text twice, which only `fits` knows. So
+    # `bisect_left` finds the first of the numbers 1, 2, ..., limit that does not fit, and returns its index.
+    # The index is the largest number that fits, because it is one less than the number.
     return bisect_left(range(1, limit + 1), True, key=lambda count: not encoder.fits((0,) * count))
 
 
@@ -369,7 +372,7 @@ def require_usable(
     Args:
         vectors: one row per text.
         name: name of the model, for the error message.
-        label: function that returns the text of a row, as the error message shows it.
+        label: function that takes the index of a row and returns its text, as the error message shows it.
         allow_zero: whether to accept rows of zeros.
 
     Raises:

@@ -19,12 +19,13 @@ AnyEncoder = TypeVar("AnyEncoder", bound=Encoder)
 
 
 def in_role(encoder: AnyEncoder, role: Role | None) -> AnyEncoder:
-    """Return the encoder of texts in a role; the same one if the model encodes all texts alike.
+    """Return the encoder of texts in a role; ``encoder`` itself if the model encodes all texts alike.
 
-    None is for texts without a role, such as sentences. An encoder that distinguishes roles has a method of
-    this name.
+    The role None is for texts without a role, such as sentences. An encoder that distinguishes roles has a
+    method `in_role`.
     """
-    # A wrapper that passes on what it does not have would return the encoder that it wraps.
+    # The class is asked, because a wrapper whose `__getattr__` passes on all attributes would call `in_role`
+    # of the encoder that it wraps, and return an encoder without the wrapper.
     if not hasattr(type(encoder), "in_role"):
         return encoder
     of_role: AnyEncoder = cast("Any", encoder).in_role(role)
@@ -32,7 +33,7 @@ def in_role(encoder: AnyEncoder, role: Role | None) -> AnyEncoder:
 
 
 def identity_of_queries(documents: Encoder) -> EncoderIdentity | None:
-    """Return the identity of the encoder of queries; None if they are encoded like documents.
+    """Return the identity of the encoder of queries; None if queries are encoded like documents.
 
     Args:
         documents: the encoder of documents.
@@ -42,12 +43,15 @@ def identity_of_queries(documents: Encoder) -> EncoderIdentity | None:
 
 
 def prompts_of(encoder: Encoder) -> dict[str, str]:
-    """Return what is put before documents and before queries, keyed by role."""
+    """Return the prompts that are put before documents and before queries, keyed by role."""
     return {role.value: capabilities_of(in_role(encoder, role)).prompt for role in Role}
 
 
 def describe_prompts(encoder: Encoder) -> str | None:
-    """Return how documents and queries are encoded, in words; None if alike and without a prompt."""
+    """Describe the prompts and routes of documents and queries.
+
+    Return None if documents and queries are encoded alike and without a prompt.
+    """
     documents = capabilities_of(in_role(encoder, Role.DOCUMENT))
     queries = capabilities_of(in_role(encoder, Role.QUERY))
     phrases = []

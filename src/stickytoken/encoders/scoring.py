@@ -14,12 +14,12 @@ from stickytoken.insertion import Insertion
 
 
 def find_role(task: Task, name: str) -> Role | None:
-    """Return the role of the texts that have a name in a task; None if it has no queries."""
+    """Return the role of the texts that have a name in ``task.texts``; None if the task has no queries."""
     return Role(name) if task.has_queries else None
 
 
 def encoders_of(encoder: AnyEncoder, task: Task) -> dict[str, AnyEncoder]:
-    """Return the encoders of a task's texts, keyed as they are."""
+    """Return the encoders of a task's texts, keyed by the same names as ``task.texts``."""
     return {name: in_role(encoder, find_role(task, name)) for name in task.texts}
 
 
@@ -55,14 +55,14 @@ def score_task(
         seed: seed for random steps, such as the start of a clustering.
 
     Returns:
-        The scores from 0 to 1, keyed by metric, with NaN where one is undefined; and the outcomes from which
-        they are computed, shape (units, columns).
+        The scores from 0 to 1, keyed by metric, with NaN for an undefined score; and the outcomes from which
+        the scores are computed, shape (units, columns).
 
     Raises:
         EncodingError: the model cannot encode a text.
     """
     vectors = {name: encoders[name].encode(role_texts) for name, role_texts in texts.items()}
-    similarity = similarity_of(next(iter(encoders.values())))  # of the model, whatever the role
+    similarity = similarity_of(next(iter(encoders.values())))  # the same in all roles
     outcomes = task.outcomes(vectors, seed, similarity)
     # `Task.scores` scores several conditions at a time; here, there is only one.
     one_condition = outcomes[np.newaxis]

@@ -63,11 +63,12 @@ class SentenceTransformerEncoder(ModelEncoder):
         Args:
             model: the user's model.
             name: name of the model, as the user gave it.
-            options: how to read the model. Its prompts are texts, not names. If it has none for queries, they
-                get the model's query prompt if the other prompt is one of the model's document prompts, and
-                else the same prompt as documents. The user's model is set to the maximum length.
+            options: how to read the model. The prompts in it are texts, not names of prompts. If it has no
+                query prompt, queries get the model's query prompt if ``options.prompting.prompt`` is one of
+                the model's document prompts, and else the same prompt as documents. If it has a maximum
+                length, the user's model is set to it.
             precision: precision of the arithmetic, which must be lower than the precision of the weights; if
-                None, that of the options.
+                None, the precision in ``options``.
             reuse: limits within which common prefixes of inputs are computed only once; if None, nothing is
                 reused.
         """
@@ -82,8 +83,8 @@ class SentenceTransformerEncoder(ModelEncoder):
         self.role = role
         self._in_roles: dict[Role | None, SentenceTransformerEncoder] = {}
         self._model_of_all_roles = model
-        # Queries and documents take the model's routes for them, unless the user names another route than
-        # that of documents, which all texts take then.
+        # Queries take the model's query route, and documents its document route. If the user names another
+        # route than that of documents, all texts take the named route.
         self._follows_routes = route in (None, Role.DOCUMENT) and has_roles(model, name)
         self._route_taken = route
         if role is not None and self._follows_routes:
@@ -137,7 +138,8 @@ class SentenceTransformerEncoder(ModelEncoder):
             InputError: the model cannot read ``max_length`` tokens, it has no limit to set, or the limit
                 leaves no room for a text.
         """
-        readable_positions(self.model, max_length, self.name)  # raises the first of these errors
+        # Raises an error if the model cannot read ``max_length`` tokens.
+        readable_positions(self.model, max_length, self.name)
         prompt_tokens = len(self.own_tokenizer.encode_many([self.prompt])[0])
         tokens_around_text = self.template.overhead + prompt_tokens
         if max_length <= tokens_around_text:
@@ -184,7 +186,7 @@ class SentenceTransformerEncoder(ModelEncoder):
             self._find_task_limit(),
             *find_learned_positions(self.model),
         ]
-        # A tokenizer may declare a huge number in place of no limit.
+        # A tokenizer without a limit may declare a huge number.
         real_limits = [int(limit) for limit in limits if limit is not None and limit < NO_LIMIT]
         return min(real_limits, default=None)
 
@@ -196,7 +198,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         return limit
 
     def _settings(self) -> tuple[object, ...]:
-        """If one of them changes, the user has changed the model, and `_configure` reads it again."""
+        # If one of these settings changes, the user has changed the model, and `_configure` reads it again.
         model = self.model
         settings: tuple[object, ...] = (
             self.prompt,
@@ -204,15 +206,15 @@ class SentenceTransformerEncoder(ModelEncoder):
             model.truncate_dim,
             table_rows(model),
         )
-        users_model = self._routed_from  # None if `model` has all routes
-        if users_model is not None:
+        users_model = self._routed_from
+        if users_model is not None:  # `self.model` is a copy, which doesn't show changes of the user's model
             prompts = tuple(users_model.prompts.items())
             settings += (users_model.default_prompt_name, prompts, users_model.truncate_dim)
         return settings
 
     def _copy(self) -> Self:
         other = super()._copy()
-        other._in_roles = {}  # those of this encoder have its precision
+        other._in_roles = {}  # the encoders in `self._in_roles` have the precision of `self`
         return other
 
     @property
@@ -243,7 +245,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         """The text that is put before every input."""
         if self.role is Role.QUERY and self._query_prompt is not None:
             return self._query_prompt
-        if self._asked_prompt is not None:  # the user named one
+        if self._asked_prompt is not None:  # the user has named a prompt
             return self._asked_prompt
         default_name = self.model.default_prompt_name
         if default_name is None:
@@ -251,11 +253,12 @@ class SentenceTransformerEncoder(ModelEncoder):
         return str(self.model.prompts.get(default_name) or "")
 
     def in_role(self, role: Role | None) -> SentenceTransformerEncoder:
-        """Return the encoder of texts in a role, which shares the weights.
+        """Return the encoder of texts in a role, which shares its weights with this encoder.
 
         It encodes queries as `encode_query` of sentence-transformers does, documents as `encode_document`,
-        and texts without a role as `encode`. A prompt that the user names is put before texts in every role;
-        but if it is one of the model's prompts for documents, queries keep the model's prompt for them.
+        and texts without a role as `encode`. A prompt that the user names is put before texts in every role,
+        with one exception: if it is one of the model's document prompts, queries keep the model's query
+        prompt.
         """
         if role is self.role or not self._distinguishes_roles:
             return self
@@ -267,7 +270,7 @@ class SentenceTransformerEncoder(ModelEncoder):
     def _distinguishes_roles(self) -> bool:
         if self._query_prompt is not None:
             return True
-        if self._asked_prompt is not None:  # it replaces the prompts of all roles, so only routes are left
+        if self._asked_prompt is not None:  # the prompt is the same in all roles, so only routes may differ
             return self._routes_matter
         return self._follows_routes
 
@@ -278,14 +281,14 @@ class SentenceTransformerEncoder(ModelEncoder):
         return self._follows_routes and uses_more_than_prompts(self._model_of_all_roles)
 
     def library_model(self) -> SentenceTransformer:
-        """Return a SentenceTransformer for code that calls its `encode_query` or `encode_document` itself.
+        """Return a SentenceTransformer for code that calls `encode_query` or `encode_document` of it.
 
-        They give the vectors of this encoder in each role: the prompts and the route that the user named
-        replace those of the model.
+        These methods give the same vectors as this encoder in each role: the prompts and the route that the
+        user named replace those of the model.
 
         Raises:
-            InputError: queries and documents take different routes of a model that runs only its first
-                layers, of which each encoder has a copy with one route.
+            InputError: only the first layers of the model are run, and queries and documents take different
+                routes. Each encoder then has a copy of the model with one route, so no model has both.
         """
         plain = self.in_role(None)  # the encoder of texts that are neither queries nor documents
         if plain.layer is not None and plain.route is not None and self._routes_matter:
@@ -297,14 +300,15 @@ class SentenceTransformerEncoder(ModelEncoder):
         model = plain.model
         replaces_prompts = self._asked_prompt is not None or self._query_prompt is not None
         if plain._routed_from is not None and self._follows_routes:
-            # The user's model itself chooses the route of queries and of documents, so it needs all of them.
+            # The model must choose the route of queries and of documents itself, so it needs all routes.
             model = copy.copy(self._model_of_all_roles)
             model.truncate_dim = plain.model.truncate_dim
         elif plain.route is not None:
             # All texts take one route, so the prompts are those of this route.
             replaces_prompts = True
         if replaces_prompts:
-            # `encode_query` and `encode_document` look for prompts of these names, `encode` for the default.
+            # `encode_query` looks for a prompt named "query", `encode_document` for a prompt named
+            # "document", and `encode` for the default prompt.
             prompts: dict[str, str | None] = {role.value: self.in_role(role).prompt for role in Role}
             names_of_plain = [name for name, text in prompts.items() if text == plain.prompt]
             default_name = names_of_plain[0] if names_of_plain else "text"
@@ -314,7 +318,10 @@ class SentenceTransformerEncoder(ModelEncoder):
         return model
 
     def _make_encoder_for(self, role: Role | None) -> SentenceTransformerEncoder:
-        """Return an encoder like this one for texts in another role; warn if it ignores a document prompt."""
+        """Return an encoder for texts in another role, with the same options.
+
+        Warn if it ignores a document prompt of the model.
+        """
         from stickytoken.encoders.inputs.routes import unused_document_prompt
 
         unused_prompt = unused_document_prompt(self._model_of_all_roles)
@@ -372,12 +379,12 @@ class SentenceTransformerEncoder(ModelEncoder):
 
     def _vectors(self, contents: Sequence[Content]) -> NDArray[np.float32]:
         with compute.computing(self._network), self._arithmetic():
-            # If a vector is the state of the first token, the last layer can skip all others.
+            # If a vector is the state of the first token, the last layer can skip all other tokens.
             last_attention = self._derive_once("last attention", self._find_skippable_attention)
             if last_attention is not None:
                 with first_token.first_token_only(last_attention):
                     return self._runner.vectors(contents)
-            # If it is that of the last token, a prefix that inputs share is computed once.
+            # If a vector is the state of the last token, a prefix that inputs share is computed only once.
             reuse = self._derive_once("reuse", self._prepare_prefix_reuse)
             if reuse is not None:
                 vectors = reuse.vectors_if_cheaper(contents)
@@ -392,8 +399,8 @@ class SentenceTransformerEncoder(ModelEncoder):
         """
         if self._reuse_limits is None or not batches.pools_by(self.model, "lasttoken"):
             return None
-        # On these samples, `PrefixReuse` compares its vectors with the usual ones: copies of a token before
-        # or after a text. The text consists of three entries, and two other entries are copied.
+        # `PrefixReuse` compares the vectors of these samples with and without reuse. A sample is a text with
+        # copies of a token: the text consists of three entries, and two other entries are copied.
         entries = tuple(self.usable_entries()[:5])
         samples = prefixes.samples_with_copies(carrier=entries[:-2], tokens=entries[-2:])
         if not all(map(self.fits, samples)) or not self._has_plain_inputs():
@@ -448,9 +455,12 @@ class SentenceTransformerEncoder(ModelEncoder):
         )
 
     def _find_skippable_attention(self) -> torch.nn.Module | None:
-        """The last layer's attention, if it can skip all tokens but the first without changing vectors."""
+        """Return the attention module of the last layer, if it can skip all tokens except the first.
+
+        Return None if this would change the vectors of a few samples.
+        """
         attention = first_token.attention_of_last_layer(self.model)  # None for most models
-        # A few evenly spaced samples decide.
+        # A few evenly spaced samples are enough.
         samples = self._samples[:: max(1, len(self._samples) // _FIRST_TOKEN_SAMPLES)]
         if attention is None or not samples:
             return None

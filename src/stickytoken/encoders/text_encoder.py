@@ -52,8 +52,8 @@ class TextModel(Protocol):
     - ``encode_query`` and ``encode_document``: encode queries and documents, if they differ from other texts.
     - ``fingerprint``: a string that changes whenever the vectors change, such as a version or a hash of the
       weights. A run records the fingerprint of its model, and can be resumed only with the same fingerprint.
-      If the model has no fingerprint, the vectors of six fixed texts, rounded to four decimals, take the
-      place of the fingerprint. The vectors of a model can differ between machines, so a run without a
+      If the model has no fingerprint, a hash of the vectors of six fixed texts, rounded to four decimals, is
+      used as its fingerprint. The vectors of a model can differ between machines, so a run without a
       fingerprint may not be resumable on another machine.
     """
 
@@ -146,9 +146,9 @@ class TextEncoderBase(ABC):
         return vectors[[row_of[text] for text in texts]]
 
     def _require_fitting(self, texts: Sequence[str]) -> None:
-        if self.max_length is None or self._model_tokenizer is None:  # nothing limits or counts tokens
+        if self.max_length is None or self._model_tokenizer is None:  # there is no limit, or no way to count
             return
-        if isinstance(self.tokenizer, CandidateTokenizer):  # it only estimates the number of tokens
+        if isinstance(self.tokenizer, CandidateTokenizer):  # this tokenizer only estimates numbers of tokens
             return
         for text, ids in zip(texts, self.content_ids(texts), strict=True):
             if not self.fits(ids):
@@ -167,7 +167,7 @@ class TextEncoderBase(ABC):
     def _special_token_count(self) -> int:
         count_special_tokens = getattr(self._model_tokenizer, "num_special_tokens_to_add", None)
         if count_special_tokens is None:
-            return 0  # it does not say
+            return 0  # unknown
         try:
             return int(count_special_tokens())
         except TypeError:  # the tokenizers library requires an argument, whether the input is a pair
@@ -230,7 +230,7 @@ class TextEncoder(TextEncoderBase):
     def identify(self) -> EncoderIdentity:
         self._forget_derived()  # the user's object may have changed
         model_type = type(self.model)
-        # Without a tokenizer of the model, words stand for tokens, and the identity has none.
+        # If the model has no tokenizer, the identity has the hash of no tokenizer.
         tokenizer = None if self._model_tokenizer is None else self.tokenizer
         return EncoderIdentity(
             weights=self._weights_hash(),
@@ -244,7 +244,7 @@ class TextEncoder(TextEncoderBase):
 
     def _weights_hash(self) -> str:
         fingerprint = getattr(self.model, "fingerprint", None)
-        if fingerprint is None:  # the vectors of fixed texts take its place
+        if fingerprint is None:  # a hash of the vectors of fixed texts is used instead
             return fingerprint_of(self._vectors(SENTINELS))
         if callable(fingerprint):
             fingerprint = fingerprint()
@@ -368,14 +368,16 @@ class DecodedEncoder(protocol.EncoderWrapper[WordEncoder]):
         return self._encoder.content_ids([""])[0]  # the content of an empty text is the prompt
 
     def _decode_without_prompt(self, content: Sequence[int]) -> str:
-        # How many ids belong to the prompt, which the wrapped encoder adds itself. Its last token may have
-        # merged with the start of the text.
-        prompt_length = 0
+        # Returns the text of content ids without the prompt, which the wrapped encoder adds itself. If the
+        # last token of the prompt has merged with the start of the text, it counts as part of the text.
+        prompt_length = 0  # number of ids that belong to the prompt
         for content_id, prompt_id in zip(content, self._prompt_ids, strict=False):
             if content_id != prompt_id:
                 break
             prompt_length += 1
-        for end in range(len(content), prompt_length, -1):  # leaves out ever more of the last ids
+        # The decoded text may be tokenized to more ids than the model reads. So ids are left out at the end
+        # until the text fits.
+        for end in range(len(content), prompt_length, -1):
             (text,) = self.tokenizer.decode_many([list(content[prompt_length:end])])
             if prompt_length > 0:  # the space between prompt and text belongs to the prompt
                 text = text.lstrip()

@@ -66,7 +66,7 @@ def read_text_file(source: DocumentSource, column: ColumnChoice = None) -> TextF
             continue
         is_line_of_text_file = not record.columns and not record.is_whole_file
         if record.line is not None and is_line_of_text_file:
-            # The blank lines before this one are no records. They become empty texts.
+            # Blank lines before this line are no records. They become empty texts.
             texts += [""] * (record.line - 1 - len(texts))
         texts.append(record.text)
     return TextFile(tuple(texts), skipped, meter)
@@ -121,9 +121,9 @@ def embed_file(
 ) -> EmbeddedFile:
     """Encode texts, and write a Parquet file with one row per text.
 
-    The columns are ``text``, and ``vector`` as an array of float32. A text without a usable vector has a null
-    there, and so has a missing text. A text that is too long is truncated after the last token that the model
-    reads, as sentence-transformers does.
+    The columns are ``text``, and ``vector`` as an array of float32. The vector is null for a text without a
+    usable vector, and for a missing text. A text that is too long is truncated after the last token that the
+    model reads, as sentence-transformers does.
 
     Args:
         encoder: The encoder.
@@ -141,7 +141,7 @@ def embed_file(
         384
     """
     require_new_file(path)
-    vector_chunks = [np.empty((0, encoder.dimension), np.float32)]  # something to join without texts, too
+    vector_chunks = [np.empty((0, encoder.dimension), np.float32)]  # so that no texts can be concatenated too
     truncated = 0
     progress(0, len(texts))
     for start in range(0, len(texts), _TEXTS_AT_A_TIME):
@@ -172,16 +172,18 @@ def embed_file(
 
 
 def _encode(encoder: Encoder, texts: Sequence[str]) -> tuple[NDArray[np.float32], int]:
-    if not reads_ids(encoder):  # it truncates or refuses long texts itself
+    # Returns the vectors of texts, shape (texts, d), NaN without a vector; and the number of truncated texts.
+    if not reads_ids(encoder):  # the encoder truncates or refuses long texts itself
         return encoder.encode(texts, allow_zero=True), 0
     fitted_texts = fit_texts(encoder, texts, room=0, insertion=Insertion.IDS, name="the texts")
     contents = [fitted.content.ids for fitted in fitted_texts]
-    vectors = np.full((len(texts), encoder.dimension), np.nan, np.float32)  # NaN where there is none
+    vectors = np.full((len(texts), encoder.dimension), np.nan, np.float32)
     with_tokens = [row for row, content in enumerate(contents) if content]
     without_tokens = [row for row, content in enumerate(contents) if not content]
     vectors[with_tokens] = encoder.encode_ids([contents[row] for row in with_tokens], allow_zero=True)
     if without_tokens:
-        # All of them have the same vector. A model without special tokens has none for them.
+        # All texts without tokens have the same vector. A model without special tokens gives no vector for
+        # them.
         with suppress(EncodingError):
             vectors[without_tokens] = encoder.encode_ids([()], allow_zero=True)
     truncated_count = sum(fitted.cut for fitted in fitted_texts)

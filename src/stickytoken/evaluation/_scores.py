@@ -70,16 +70,16 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How much the main score of a way of encoding differs from that of the plain prompt.
+    """How much the main score of a way of encoding differs from the main score of the plain prompt.
 
     The interval comes from a paired bootstrap.
 
     Attributes:
         encoding: The way of encoding, as in `Score`.
         layer: The layer, as in `Score`.
-        plain_layer: The layer at which the plain prompt is read: the last one, or the same as ``layer``.
-        value: The score of this way of encoding minus that of the plain prompt, times 100; None if either
-            score is undefined.
+        plain_layer: The layer at which the plain prompt is read: the last layer, or the same as ``layer``.
+        value: The score of this way of encoding minus the score of the plain prompt, times 100; None if
+            either score is undefined.
         low: Lower end of the 95% interval over pairs, queries or texts; None if it is undefined.
         high: Upper end of the same interval.
 
@@ -104,15 +104,15 @@ class Comparison:
     Attributes:
         scores: One item per way of encoding.
         cut: Number of texts truncated to fit the model; it is the same for every way of encoding.
-        differences: Each way of encoding compared with the plain prompt at the last layer, and then each
-            one with token prepending compared with the plain prompt at its own layer, if that is another;
-            empty for an MTEB task.
+        differences: First, each way of encoding compared with the plain prompt at the last layer. Then, if
+            the encoder reads another layer, each way with token prepending compared with the plain prompt at
+            the same layer. Empty for an MTEB task.
         resamples: Main scores times 100, shape (1 + samples, ways of encoding). The first row is computed
             from all units; each further row from one bootstrap sample. None for an MTEB task.
         similarity: How vectors are compared, as the model declares.
-        prompts: What was put before texts, keyed by their role in the task; before all texts of a task
-            without queries, the key is ``text``. None for an MTEB task, where MTEB chooses the prompts, and
-            for a language model, whose prompt surrounds every text.
+        prompts: The prompts that were put before texts, keyed by the role of the texts in the task; in a task
+            without queries, the only key is ``text``. None for an MTEB task, where MTEB chooses the prompts,
+            and for a language model, whose prompt surrounds every text.
 
     Examples:
         >>> from stickytoken.evaluation import compare, find_task
@@ -140,6 +140,7 @@ class _Encoding:
     encoder: Encoder
 
     def score(self, scores: Mapping[str, float], seconds: float) -> Score:
+        # Returns the scores, with NaN replaced by None, and the layers that this way of encoding uses.
         percentages = {metric: None if math.isnan(score) else 100 * score for metric, score in scores.items()}
         encoder = self.encoder
         if not isinstance(encoder, CausalPromptEncoder):
@@ -165,7 +166,7 @@ def _list_encodings(encoder: Encoder) -> list[_Encoding]:
     """
     if not isinstance(encoder, CausalPromptEncoder):
         return [_Encoding(_AS_IT_IS, encoder)]
-    # A reading is a prompt, the layer that is read, and token prepending.
+    # A `Reading` consists of a prompt, the layer from which vectors are read, and token prepending.
     own_reading = encoder.reading
     plain = replace(own_reading, prepending=None)
     readings = []
@@ -238,12 +239,14 @@ def _score_mteb(encoding: _Encoding, task: MtebTask) -> Score:
 
 
 def _score(encoding: _Encoding, task: Task, texts: Texts, seed: int) -> tuple[Score, NDArray[np.float64]]:
+    # Returns the scores of a way of encoding, and the outcomes that they are computed from, shape (units,
+    # columns).
     encoders = encoders_of(encoding.encoder, task)
-    # Before the clock starts, because kernels are built and shortcuts tested only once.
+    # Encode a few texts before the clock starts, because kernels are built and shortcuts are tested only
+    # once.
     for role, role_texts in texts.items():
         encoders[role].encode(role_texts[:_WARM_UP_TEXTS])
     started = time.perf_counter()
-    # Outcomes have the shape (units, columns). A unit is a pair, a query or a text.
     scores, outcomes = score_task(task, encoders, texts, seed)
     return encoding.score(scores, time.perf_counter() - started), outcomes
 
@@ -253,14 +256,14 @@ def _resample_main_scores(task: Task, outcomes: NDArray[np.float64], seed: int) 
     key = [seed, int(task.fingerprint[:8], 16)]
     samples = bootstrap_samples(task.units, _RESAMPLES, key)
     main_metric = task.metrics[0]
-    # Shape (1 + samples, ways of encoding); the first row is of all units.
+    # Shape (1 + samples, ways of encoding); the first row has the scores on all units.
     return 100 * resampled(lambda sample: task.scores(main_metric, outcomes, sample), samples)
 
 
 def _truncate_texts(encoder: Encoder, task: Task) -> tuple[dict[str, list[str]], int]:
-    # All ways of encoding get the same texts. A text that fits the given encoder also fits the other ways of
-    # encoding, because they only leave out token prepending, which adds a token to each prompt.
-    # They are keyed by role, and returned with the number of those that are truncated.
+    # Returns the texts, truncated for the encoder and keyed by role, and the number of truncated texts. All
+    # ways of encoding get the same texts: a text that fits the given encoder also fits the other ways of
+    # encoding, because these only leave out token prepending, which adds a token to each prompt.
     whole_texts = {role: list(role_texts) for role, role_texts in task.texts.items()}
     try:
         word_encoder = require_words(encoder, "evaluate")  # raises an error if the encoder has no tokenizer
@@ -280,7 +283,8 @@ def _compute_differences(scores: Sequence[Score], resamples: NDArray[np.float64]
     compared = [(index, 0) for index in range(1, len(scores))]
     if scores[1].encoding == _PLAIN:
         compared += [(index, 1) for index in range(2, len(scores))]
-    # A row is 1 for a way of encoding and -1 for the plain prompt with which it is compared.
+    # A row has 1 in the column of a way of encoding, and -1 in the column of the plain prompt that it is
+    # compared with.
     contrasts = np.zeros((len(compared), len(scores)))
     for row, (index, plain_index) in enumerate(compared):
         contrasts[row, index] = 1
@@ -338,8 +342,8 @@ def average(comparisons: Sequence[Comparison]) -> TaskMean:
     differences: list[Difference] = []
     has_mteb_task = len(resamples) < len(comparisons)
     if not has_mteb_task:
-        # Row by row, the mean over tasks: of the scores, and of those from one bootstrap sample of each task.
-        # The tasks were resampled independently of each other.
+        # `resamples` have one row for all units and one for each bootstrap sample, and are averaged over
+        # tasks row by row. The tasks were resampled independently of each other.
         differences = _compute_differences(first_scores, np.mean(resamples, axis=0))
     return TaskMean([(score.encoding, score.layer) for score in first_scores], means, differences)
 
@@ -364,8 +368,8 @@ def guess_note(comparison: Comparison | TaskMean) -> str | None:
     """
     if not comparison.differences:
         return None
-    # If the encoder has a layer of its own, the first difference is that of the plain prompt: its score at
-    # this layer minus its score after the last layer.
+    # If the encoder does not read the last layer, the first difference compares plain prompts: the score at
+    # the encoder's layer minus the score after the last layer.
     own_minus_last = comparison.differences[0]
     is_worse = own_minus_last.high is not None and own_minus_last.high < 0
     if own_minus_last.encoding != _PLAIN or not is_worse:

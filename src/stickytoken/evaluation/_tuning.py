@@ -52,7 +52,7 @@ class Tried:
 
     Attributes:
         start: First layer that token prepending overwrites; None for the plain prompt.
-        exit: First layer after ``start`` that it does not overwrite; None for the plain prompt.
+        exit: First layer after ``start`` that token prepending does not overwrite; None for the plain prompt.
         layer: 1-based layer from which the vector is read.
         spearman: Spearman correlation times 100; None if all cosines are equal.
 
@@ -77,7 +77,7 @@ class Tried:
 
 @dataclass(frozen=True)
 class Tuning:
-    """All settings that were tried, in order, and the best ones.
+    """All settings that were tried, in order, and the best settings.
 
     Attributes:
         tried: Every setting at every layer from which the vector can be read, in ascending order of layers
@@ -154,7 +154,8 @@ def tune(
     for done, prepending in enumerate(first_round, 1):
         tried += layers_scored(encoder, task, prepending)
         progress(done, total)
-    best_exit = _find_best_prepending(tried, encoder).exit or layers  # token prepending has an exit; for mypy
+    # Token prepending always has an exit; `or layers` is for mypy.
+    best_exit = _find_best_prepending(tried, encoder).exit or layers
     second_round = [TokenPrepending(layer, best_exit) for layer in other_starts if layer < best_exit]
     for done, prepending in enumerate(second_round, len(first_round) + 1):
         tried += layers_scored(encoder, task, prepending)
@@ -190,7 +191,7 @@ def _find_best(tried: Iterable[Tried], encoder: CausalPromptEncoder) -> Tried:
             f"{encoder.name} gives all pairs the same similarity at every layer: check the task and "
             "the prompt"
         )
-    _, best = max(scored, key=itemgetter(0))  # the first of equal scores
+    _, best = max(scored, key=itemgetter(0))  # if several have the same score, the first
     return best
 
 
@@ -213,8 +214,8 @@ def layers_scored(
         >>> [tried.layer for tried in layers_scored(decoder, read_similarity(Path("sts.jsonl")), None)]
         [1, 2, 3, 4]
     """
-    # All layers are read below. The last one is set because the encoder's own may precede the start of token
-    # prepending, which is refused.
+    # `_compute_cosines` reads all layers, whatever layer is set here. The last layer is set, because the
+    # encoder's own layer may come before the start of token prepending, which would raise an error.
     reread = encoder.reread(replace(encoder.reading, prepending=prepending, layer=-1))
     first_layer = 1 if prepending is None else prepending.start + 1
     layers = range(first_layer, encoder.layers + 1)
@@ -239,10 +240,11 @@ def layers_scored(
 def _compute_cosines(
     encoder: CausalPromptEncoder, first: Sequence[str], second: Sequence[str], layers: Sequence[int]
 ) -> NDArray[np.float64]:
-    # All texts at once, so that they fill batches; shape (texts, layers, d).
-    vectors = encoder.encode_layers([*first, *second], layers).astype(np.float64)
+    # Returns the cosine of each pair after each layer, shape (pairs, layers). All texts are encoded at once,
+    # so that they fill batches.
+    vectors = encoder.encode_layers([*first, *second], layers).astype(np.float64)  # shape (texts, layers, d)
     left = vectors[: len(first)]
     right = vectors[len(first) :]
     norms = np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1)
     cosines: NDArray[np.float64] = (left * right).sum(axis=-1) / norms
-    return cosines  # shape (pairs, layers)
+    return cosines

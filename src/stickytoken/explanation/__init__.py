@@ -113,7 +113,7 @@ def explain(
     explanations = []
     for token_id, match in matches.items():
         identity_parts = job.list_identity_parts(token_id, match)
-        # To be called with the folder that keeps what is computed, or None.
+        # `compute` takes the folder that keeps intermediate results, or None.
         compute = partial(job.explain, token_id, match, identity_parts)
         if out is None:
             explanations.append(compute(None))
@@ -134,7 +134,7 @@ def _require_usable_texts(texts: Sequence[object]) -> None:
 
 
 def _find_ids_without_embedding(encoder: IdEncoder, vocabulary: Vocabulary) -> set[int]:
-    # A single token is never too long, so one that does not fit has no embedding.
+    # A single token is never too long, so a token that does not fit has no embedding.
     return {token.id for token in vocabulary.available if not encoder.fits((token.id,))}
 
 

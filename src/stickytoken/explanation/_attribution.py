@@ -94,7 +94,7 @@ class Attributor:
         folder: ResultFolder | None,
         progress: ProgressCallback,
     ) -> Attribution:
-        """Attribute the similarities of carriers with copies of a token, and of its benign tokens.
+        """Attribute the similarities of carriers that have copies of a token or of its benign tokens.
 
         Args:
             token_id: Id of the token.
@@ -112,8 +112,8 @@ class Attributor:
         attributed_ids = [token_id, *benign_ids[: self.settings.attribution_benign]]
         paired_carriers = self.material.carriers[: self.settings.pairs]
         pairs = [self._pair_with_unrelated_anchor(carrier, token_id) for carrier in paired_carriers]
-        # The work is counted in parts of texts. In a pair, each token is a part of its own.
-        part_count = sum(len(set(carrier.labels)) for carrier in carriers)
+        # Progress counts the parts into which texts are divided. In a pair, each token is a part of its own.
+        part_count = sum(len(set(carrier.parts)) for carrier in carriers)
         total = len(attributed_ids) * part_count + sum(pair.token_count for pair in pairs)
         stored = _StoredResults(folder, progress, total)
         progress(Progress("attribution", 0, total))
@@ -121,8 +121,8 @@ class Attributor:
         results: dict[int, list[dict[str, Any]]] = {attributed_id: [] for attributed_id in attributed_ids}
         for number, (attributed_id, carrier) in enumerate(itertools.product(attributed_ids, carriers)):
             compute = partial(self._measure_contributions, carrier, attributed_id)
-            work = len(set(carrier.labels))  # number of parts
-            result = stored.read_or_compute("attribution", number, attributed_id, work, compute)
+            part_count = len(set(carrier.parts))
+            result = stored.read_or_compute("attribution", number, attributed_id, part_count, compute)
             results[attributed_id].append(result)
         by_token: dict[int, dict[str, Floats]] = {}
         for attributed_id, by_carrier in results.items():
@@ -138,6 +138,7 @@ class Attributor:
         return Attribution(by_token, attributed_pairs)
 
     def _pair_with_unrelated_anchor(self, carrier: PlacedCarrier, token_id: int) -> _Pair:
+        # Of the anchors that are unrelated to the carrier, the anchor with the median similarity is chosen.
         vector = self._encode_without_copies(carrier)
         similarities = self.surroundings.anchors @ unit_vectors(vector)
         unrelated = np.flatnonzero(self.surroundings.find_unrelated(vector))
@@ -153,18 +154,20 @@ class Attributor:
         )
 
     def _encode_without_copies(self, carrier: PlacedCarrier) -> Floats:
-        vector: Floats = self.encoder.encode_ids([carrier.before])[0].astype(np.float64)
+        vector: Floats = self.encoder.encode_ids([carrier.ids_before])[0].astype(np.float64)
         return vector
 
     def _measure_contributions(self, carrier: PlacedCarrier, token_id: int) -> dict[str, float]:
+        # Returns what the copies and the carrier's own tokens add to the mean similarity with unrelated
+        # anchors.
         vector = self._encode_without_copies(carrier)
         unrelated = self.surroundings.anchors[self.surroundings.find_unrelated(vector)]  # unit vectors
-        # A carrier may lack a `Part`, such as the prompt, but `divide_vector` needs consecutive numbers.
-        present_parts = sorted(set(carrier.labels))
-        labels = [present_parts.index(label) for label in carrier.labels]
+        # A carrier may lack a `Part`, such as the prompt. `divide_vector` needs parts numbered without gaps.
+        present_parts = sorted(set(carrier.parts))
+        part_of_id = [present_parts.index(part) for part in carrier.parts]
         # One vector per part, shape (parts, d). They sum to the unit vector of the text.
-        vectors_of_parts = divide_vector(self.encoder, carrier.with_copies(token_id), labels)
-        # What each part adds to the similarity with unrelated anchors, on average.
+        vectors_of_parts = divide_vector(self.encoder, carrier.with_copies(token_id), part_of_id)
+        # What each part adds to the similarity with an unrelated anchor, averaged over these anchors.
         means_of_parts = (vectors_of_parts @ unrelated.T).mean(axis=1).tolist()
         mean_by_part = dict(zip(present_parts, means_of_parts, strict=True))
         # A carrier may consist of its prompt alone.
@@ -179,21 +182,21 @@ class Attributor:
 
 @dataclass
 class _StoredResults:
-    """Results that a folder keeps. Each is computed unless it is stored, and counted in the progress."""
+    """Reads results from a folder, computes results that are not stored yet, and reports progress."""
 
     folder: ResultFolder | None
     progress: ProgressCallback
-    total: int
-    done: int = 0
-    computed: int = 0  # how much of `done` was computed in this session
+    total: int  # number of parts of texts in all results
+    done: int = 0  # number of parts in the results so far
+    computed: int = 0  # number of parts in the results that were computed in this session
 
     def read_or_compute(
-        self, stage: str, index: int, token_id: int, work: int, compute: Callable[[], dict[str, Any]]
+        self, stage: str, index: int, token_id: int, part_count: int, compute: Callable[[], dict[str, Any]]
     ) -> dict[str, Any]:
         result, is_new = files.read_or_compute(self.folder, stage, index, token_id, compute)
-        self.done += work
+        self.done += part_count
         if is_new:
-            self.computed += work
+            self.computed += part_count
         self.progress(Progress("attribution", self.done, self.total, self.computed))
         return result
 
@@ -207,7 +210,7 @@ def make_pair_rows(token_id: int, pairs: Sequence[AttributedPair]) -> list[dict[
     rows = []
     for number, attributed in enumerate(pairs):
         row_sums = attributed.matrix.sum(axis=1)
-        is_copy = np.array(attributed.pair.carrier.labels) == Part.COPIES
+        is_copy = np.array(attributed.pair.carrier.parts) == Part.COPIES
         rows.append(
             {
                 "token_id": token_id,
@@ -227,7 +230,10 @@ def make_pair_rows(token_id: int, pairs: Sequence[AttributedPair]) -> list[dict[
 def make_cell_rows(
     token_id: int, pairs: Sequence[AttributedPair], names: Mapping[int, str]
 ) -> list[dict[str, Any]]:
-    """Return a row for each cell in the attributed pairs' matrices; ``names`` are those of token ids."""
+    """Return a row for each cell in the matrices of the pairs.
+
+    ``names`` has the vocabulary string of each token id.
+    """
     cells = []
     for number, attributed in enumerate(pairs):
         pair = attributed.pair
@@ -238,7 +244,7 @@ def make_cell_rows(
                     "pair": number,
                     "row": row,
                     "row_token": names.get(pair.carrier_ids[row], ""),
-                    "row_part": Part(pair.carrier.labels[row]).name.lower(),
+                    "row_part": Part(pair.carrier.parts[row]).name.lower(),
                     "column": column,
                     "column_token": names.get(pair.anchor_ids[column], ""),
                     "value": float(value),

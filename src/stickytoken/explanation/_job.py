@@ -61,11 +61,11 @@ class Job:
 
     @cached_property
     def surroundings(self) -> Surroundings:
-        """The vectors that those of the carriers are compared with, and the limit for unrelated texts."""
+        """The vectors that the carriers' vectors are compared with, and the limit for unrelated texts."""
         encoder = self.inspector.encoder
         anchors = exact_unit_vectors(encoder.encode(list(self.material.anchors)))
         carriers = exact_unit_vectors(
-            encoder.encode_ids([carrier.before for carrier in self.material.carriers])
+            encoder.encode_ids([carrier.ids_before for carrier in self.material.carriers])
         )
         mean_similarity = float((carriers @ anchors.T).mean())
         return Surroundings(self._compute_mean_direction(), anchors, mean_similarity)
@@ -80,7 +80,7 @@ class Job:
         """
         encoder = self.inspector.encoder
         readable_ids = [token.id for token in self.vocabulary.available if encoder.fits((token.id,))]
-        generator = np.random.default_rng([self.settings.seed, 1])  # another stream than that of the texts
+        generator = np.random.default_rng([self.settings.seed, 1])  # not the stream that orders texts
         sampled_ids = generator.permutation(readable_ids)[: self.settings.directions]
         token_ids = sorted(int(token_id) for token_id in sampled_ids)
         pooled_vectors: list[Floats] = []
@@ -89,8 +89,8 @@ class Job:
             group = token_ids[start : start + _ENTRIES_AT_A_TIME]
             contents = [(token_id,) for token_id in group]
             # `look` requires the part of each token, which makes no difference to the pooled states.
-            labels = [(int(Part.CARRIER),)] * len(group)
-            insides = self.inspector.look(contents, labels, Part.SPECIAL)
+            part_of_id = [(int(Part.CARRIER),)] * len(group)
+            insides = self.inspector.look(contents, part_of_id, Part.SPECIAL)
             pooled_vectors += [
                 inside.pooled for inside in insides if inside.pooled is not None and inside.pooled.any()
             ]
@@ -103,7 +103,7 @@ class Job:
 
     @cached_property
     def matrix(self) -> EmbeddingMatrix | None:
-        """The model's embedding matrix; None if it does not expose the matrix."""
+        """The model's embedding matrix; None if the model does not expose it."""
         rows = self.inspector.embedding_matrix()
         return None if rows is None else EmbeddingMatrix(rows, self.inspector.encoder.tokenizer.entries)
 
@@ -159,7 +159,7 @@ class Job:
         notes = self._list_notes(measured, token_id)
         attribution = NO_ATTRIBUTION
         if self.settings.attribution:
-            # Attribution takes longest. If it is interrupted, the tables can be read without it.
+            # Attribution takes longest. If it is interrupted, the tables without attribution can be read.
             if folder is not None:
                 files.write_tables(folder, self._make_tables(token_id, match, measured, attribution))
             attributor = Attributor(self.inspector.encoder, self.material, self.surroundings, self.settings)
@@ -175,7 +175,7 @@ class Job:
         measures = tables["measures"].to_dicts()
         differences = find_differences(measures)
         run_columns = identity_parts["run"]  # what the run says about the token, or None
-        # The cells of the attribution are too many for the record.
+        # The table "attribution" has too many rows for the record.
         rows_by_table = {
             name: table.drop("token_id", "token", strict=False).to_dicts()
             for name, table in tables.items()
@@ -288,13 +288,17 @@ class Job:
     def _make_text_rows(
         self, token_id: int, benign_ids: Sequence[int], measured: Mapping[str, Mapping[str, Any]]
     ) -> list[dict[str, Any]]:
-        """``measured`` is the result of `measuring.measure`, read from JSON, whose keys are strings."""
+        """Return the rows of the measures that were taken in the carriers.
+
+        ``measured`` is the result of `measuring.measure`, read from JSON, whose keys are strings.
+        """
         values_by_token = {int(key): values for key, values in measured["values"].items()}
         rows: list[dict[str, Any]] = []
         for name, values in values_by_token[token_id].items():
             benign_values = np.array([values_by_token[benign_id][name] for benign_id in benign_ids])
             rows += make_measure_rows(name, np.array(values), benign_values, self.settings.confidence)
-        # Stored for the examined token only: the first item is its own, the others are its benign tokens'.
+        # Distances are stored under the examined token only. The first item has the distances of the examined
+        # token, and each further item has those of a benign token.
         for name, distances in measured["distances"][str(token_id)].items():
             token_distances = np.array(distances[0])  # shape (carriers, layers + 1)
             benign_distances = np.array(distances[1:])
@@ -304,6 +308,7 @@ class Job:
     def _make_attribution_rows(
         self, token_id: int, benign_ids: Sequence[int], attribution: Attribution
     ) -> list[dict[str, Any]]:
+        # Returns a row of the table "measures" for each measure of the attribution.
         by_token = attribution.by_token  # empty if nothing was attributed
         attributed_ids = [benign_id for benign_id in benign_ids if benign_id in by_token]
         rows: list[dict[str, Any]] = []
@@ -313,16 +318,17 @@ class Job:
         return rows
 
     def _make_matrix_rows(self, token_id: int, benign_ids: list[int]) -> list[dict[str, Any]]:
+        # Returns a row of the table "measures" for each measure of the token's row in the embedding matrix.
         if self.matrix is None:
-            return []  # the model exposes none
-        row_count = len(self.matrix.rows)  # a vocabulary may have more entries
+            return []  # the model does not expose its embedding matrix
+        row_count = len(self.matrix.rows)  # a vocabulary may have more entries than the matrix has rows
         available_ids = [token.id for token in self.vocabulary.available if token.id < row_count]
         rows: list[dict[str, Any]] = []
         for name, column in self.matrix.measures.items():
             share_below = None
             if not np.isnan(column[token_id]):  # a row of zeros has no cosine
                 share_below = float((column[available_ids] < column[token_id]).mean())
-            # A row of the matrix has one value, which takes the place of the values in the carriers.
+            # A token has one value, which `make_measure_rows` takes like the value in a single carrier.
             values = column[[token_id]]  # shape (1,)
             benign_values = column[benign_ids][:, None]  # shape (benign tokens, 1)
             measure_rows = make_measure_rows(name, values, benign_values, self.settings.confidence)

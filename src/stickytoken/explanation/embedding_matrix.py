@@ -53,7 +53,7 @@ class EmbeddingMatrix:
         means = {"mean": self._compute_mean(all_indices)}
         if self.unused:
             means["unused"] = self._compute_mean(np.array(self.unused))
-        chunks: dict[str, list[Floats]] = {}  # of each measure, to be joined
+        chunks: dict[str, list[Floats]] = {}  # for each measure, its values for successive rows
         for rows in self._read_chunks(all_indices):
             norms = np.linalg.norm(rows, axis=1)
             chunks.setdefault("embedding_norm", []).append(norms)
@@ -96,7 +96,7 @@ class EmbeddingMatrix:
         centre = self._compute_mean(entries)
         width = self.rows.shape[1]
         unit_sum = np.zeros(width)
-        # Its eigenvalues are proportional to the variances along the principal components.
+        # The eigenvalues of `scatter` are proportional to the variances along the principal components.
         scatter = np.zeros((width, width))
         for rows in self._read_chunks(entries):
             unit_sum += unit_vectors(rows).sum(axis=0)
@@ -104,7 +104,7 @@ class EmbeddingMatrix:
             scatter += centred.T @ centred
         mean_unit = unit_sum / (norms > 0).sum()  # a row of zeros has no unit vector
         variances = np.linalg.eigvalsh(scatter)
-        # In ascending order; all are 0 if all rows are equal.
+        # `variances` are in ascending order; all of them are 0 if all rows are equal.
         first_share = float(variances[-1] / variances.sum()) if variances.sum() > 0 else 0.0
         return {
             "entries": len(entries),

@@ -100,7 +100,7 @@ class Finding(resume.Record):
     value: float
     benign_mean: float
     deviations: float | None
-    called: str  # phrase that names the measure in a sentence
+    called: str  # a phrase that names the measure in a sentence
 
 
 class TokenExplanation(resume.Record):

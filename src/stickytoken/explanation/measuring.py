@@ -48,32 +48,32 @@ class Part(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlacedCarrier:
-    """A text with fixed places for the copies. The places are the same for every token.
+    """A text, and where copies go in it, which is the same for every token.
 
     Attributes:
         text: The text.
-        before: Content ids of the text without copies, including the prompt.
-        before_labels: The `Part` of each id in ``before``.
+        ids_before: Content ids of the text without copies, including the prompt.
+        parts_before: The `Part` of each id in ``ids_before``.
         template: Content ids of the text with copies; the id of `_COPY` stands for each copy.
-        labels: The `Part` of each id in ``template``.
+        parts: The `Part` of each id in ``template``.
     """
 
     text: str
-    before: tuple[int, ...]
-    before_labels: tuple[int, ...]
+    ids_before: tuple[int, ...]
+    parts_before: tuple[int, ...]
     template: tuple[int, ...]
-    labels: tuple[int, ...]
+    parts: tuple[int, ...]
 
     def with_copies(self, token_id: int) -> tuple[int, ...]:
         """Return the text's content ids, with copies of a token inserted."""
-        return tuple(token_id if entry == _COPY.id else entry for entry in self.template)
+        return tuple(token_id if template_id == _COPY.id else template_id for template_id in self.template)
 
 
 def place_copies(encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[str]) -> list[PlacedCarrier]:
     """Choose where the copies go in each text, and return the carriers in the order of the texts."""
     carriers = []
     for number, (text, tokenized) in enumerate(zip(texts, encoder.tokenize(texts), strict=True)):
-        path: tuple[int, ...] = ()  # the gap between words for each copy; only random placement has a choice
+        path: tuple[int, ...] = ()  # for each copy, the number of words before it; for random placement only
         if settings.placement is Placement.RANDOM:
             # The seed includes the text's number but not the token, so that all tokens get the same gaps.
             generator = np.random.default_rng([settings.seed, _GAPS_KEY, number, 0])
@@ -84,22 +84,22 @@ def place_copies(encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[
         carriers.append(
             PlacedCarrier(
                 text=text,
-                before=tokenized.ids,
-                before_labels=_label_ids(tokenized.ids, prompt_length),
+                ids_before=tokenized.ids,
+                parts_before=_find_parts(tokenized.ids, prompt_length),
                 template=template,
-                labels=_label_ids(template, prompt_length),
+                parts=_find_parts(template, prompt_length),
             )
         )
     return carriers
 
 
-def _label_ids(ids: Sequence[int], prompt_length: int) -> tuple[int, ...]:
-    # The `Part` of each id.
-    labels = [int(Part.PROMPT)] * prompt_length
-    for entry in ids[prompt_length:]:
-        part = Part.COPIES if entry == _COPY.id else Part.CARRIER
-        labels.append(int(part))
-    return tuple(labels)
+def _find_parts(ids: Sequence[int], prompt_length: int) -> tuple[int, ...]:
+    # Returns the `Part` of each id; the first ``prompt_length`` ids are the prompt.
+    parts = [int(Part.PROMPT)] * prompt_length
+    for token_id in ids[prompt_length:]:
+        part = Part.COPIES if token_id == _COPY.id else Part.CARRIER
+        parts.append(int(part))
+    return tuple(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def choose_texts(
     Args:
         encoder: The model. Texts that are too long for the model are not used.
         settings: The settings of the explanation.
-        run: Run whose carriers are used. If None, those of the corpus.
+        run: Run whose carriers are used. If None, the carriers come from the corpus.
         texts: Carriers that the user passed. If None, the carriers come from the run or the corpus.
         corpus: The sentences from which the anchors are drawn, and the carriers without a run.
 
@@ -157,9 +157,9 @@ def choose_texts(
     if texts is not None:
         return Material(_place_user_texts(encoder, settings, texts), anchors, "given texts")
     placed = place_copies(encoder, settings, carrier_texts)
-    # Leave out texts without tokens, and texts that are too long with copies. All tokens take the same room,
-    # so any token id can be inserted to find out whether the copies fit.
-    fitting = [carrier for carrier in placed if carrier.before and encoder.fits(carrier.with_copies(0))]
+    # Leave out texts without tokens, and texts that are too long with copies. A copy of any token is one id,
+    # so the id 0 serves to find out whether the copies fit.
+    fitting = [carrier for carrier in placed if carrier.ids_before and encoder.fits(carrier.with_copies(0))]
     if not fitting:
         raise InputError(
             f"no sentence of {source} fits into {encoder.name} with {settings.copies} copies added: use "
@@ -169,20 +169,22 @@ def choose_texts(
 
 
 def _choose_corpus_carriers(shuffled_texts: Sequence[str], settings: ExplainSettings) -> list[str]:
-    # Twice as many carriers as needed are returned, because some may not fit into the model. At most half of
-    # the texts become carriers, so that others are left as anchors. `open_ended` removes the full stop, after
-    # which copies have a different effect.
+    # Returns twice as many carriers as needed, because some may not fit into the model. At most half of the
+    # texts become carriers, so that enough texts are left as anchors. `open_ended` removes the full stop,
+    # after which copies have a different effect.
     most_carriers = min(2 * settings.carriers, max(1, len(shuffled_texts) // 2))
     shortest = set(sorted(shuffled_texts, key=len)[:most_carriers])
     in_random_order = [open_ended(text) for text in shuffled_texts if text in shortest]
-    return list(dict.fromkeys(in_random_order))  # two may differ in their full stop alone
+    return list(dict.fromkeys(in_random_order))  # each once: two texts may differ only in their full stop
 
 
 def _choose_anchors(encoder: IdEncoder, texts: Sequence[str], carriers: Sequence[str]) -> list[str]:
-    taken = {open_ended(text) for text in carriers}  # a carrier has lost its full stop
-    others = [text for text in texts if open_ended(text) not in taken]
+    # Returns texts that are no carriers. The carriers have lost their full stops, so texts are compared
+    # without their own.
+    carriers_without_stop = {open_ended(text) for text in carriers}
+    candidates = [text for text in texts if open_ended(text) not in carriers_without_stop]
     anchors = []
-    for text, tokenized in zip(others, encoder.tokenize(others), strict=True):
+    for text, tokenized in zip(candidates, encoder.tokenize(candidates), strict=True):
         if tokenized.words and encoder.fits(tokenized.ids):
             anchors.append(text)
     return anchors[:_MAX_ANCHORS]
@@ -194,7 +196,7 @@ def _place_user_texts(
     carriers = place_copies(encoder, settings, texts)
     for carrier in carriers:
         text = carrier.text[:_SHOWN_CHARACTERS]
-        if not carrier.before:
+        if not carrier.ids_before:
             raise InputError(f"the text {text!r} has no tokens: leave it out")
         if not encoder.fits(carrier.with_copies(0)):
             raise InputError(
@@ -245,15 +247,15 @@ def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[
     if after.attention is not None:
         # The attention that the copies receive from all positions, and from all positions except the copies.
         # Both are averaged over heads.
-        from_all = _average_attention_on_copies(after.attention, after.labels)
-        from_others = _average_attention_on_copies(after.attention, after.labels, from_copies=False)
+        from_all = _average_attention_on_copies(after.attention, after.part_of_token)
+        from_others = _average_attention_on_copies(after.attention, after.part_of_token, from_copies=False)
         measures["attention_received"] = from_all.mean(axis=1)
         measures["attention_from_others"] = from_others.mean(axis=1)
     if before.hidden is not None and after.hidden is not None:
         # The states of the carrier's own tokens, and of the copies, shape (layers + 1, tokens, D).
-        own_before = before.hidden[:, before.labels == Part.CARRIER].astype(np.float64)
-        own_after = after.hidden[:, after.labels == Part.CARRIER].astype(np.float64)
-        copies = after.hidden[:, after.labels == Part.COPIES].astype(np.float64)
+        own_before = before.hidden[:, before.part_of_token == Part.CARRIER].astype(np.float64)
+        own_after = after.hidden[:, after.part_of_token == Part.CARRIER].astype(np.float64)
+        copies = after.hidden[:, after.part_of_token == Part.COPIES].astype(np.float64)
         measures["copies_norm"] = np.linalg.norm(copies, axis=-1).mean(axis=1)
         if own_before.shape[1]:  # a carrier may consist of its prompt alone
             measures["carrier_cosine_drift"] = (1 - _compute_cosine(own_before, own_after)).mean(axis=1)
@@ -282,22 +284,27 @@ def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[
 
 
 def _average_attention_on_copies(
-    attention: Floats, labels: NDArray[np.intp], *, from_copies: bool = True
+    attention: Floats, part_of_token: NDArray[np.intp], *, from_copies: bool = True
 ) -> Floats:
-    attending_counts = np.bincount(labels, minlength=len(Part)).astype(np.float64)  # positions in each part
+    """Return the share of their attention that tokens give to the copies, on average, shape (layers, heads).
+
+    ``attention`` and ``part_of_token`` are those of `Inside`. If ``from_copies`` is false, the attention that
+    the copies themselves give is left out.
+    """
+    # Number of tokens in each part.
+    attending_counts = np.bincount(part_of_token, minlength=len(Part)).astype(np.float64)
     if not from_copies:
         attending_counts[Part.COPIES] = 0
-    # ``attention`` has a mean for each attending part. Weighting each part by its number of positions gives
-    # the mean over all positions. A part without positions is left out, because its attention is NaN.
-    has_positions = attending_counts > 0
-    weights = attending_counts[has_positions] / attending_counts.sum()
-    # Shape (layers, heads).
-    shares: Floats = attention[:, :, has_positions, Part.COPIES] @ weights
+    # ``attention`` has a mean for each attending part. Weighting each part by its number of tokens gives the
+    # mean over all tokens. A part without tokens is left out, because its attention is NaN.
+    has_tokens = attending_counts > 0
+    weights = attending_counts[has_tokens] / attending_counts.sum()
+    shares: Floats = attention[:, :, has_tokens, Part.COPIES] @ weights
     return shares
 
 
 def _compute_cosine(left: Floats, right: Floats) -> Any:
-    # Of states along the last axis.
+    # Returns the cosine of each pair of states; the last axis holds the components of a state.
     products_of_norms = np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1)
     products = (left * right).sum(axis=-1)
     cosines = np.ones_like(products)  # a state of zeros has no direction, and counts as unchanged
@@ -349,17 +356,19 @@ def measure(
     for start in range(0, len(carriers), group_size):
         group = carriers[start : start + group_size]
         before = inspector.look(
-            [carrier.before for carrier in group], [carrier.before_labels for carrier in group], Part.SPECIAL
+            [carrier.ids_before for carrier in group],
+            [carrier.parts_before for carrier in group],
+            Part.SPECIAL,
         )
         states_of_tokens = []
         for token_id in tokens:
             contents = [carrier.with_copies(token_id) for carrier in group]
-            after = inspector.look(contents, [carrier.labels for carrier in group], Part.SPECIAL)
+            after = inspector.look(contents, [carrier.parts for carrier in group], Part.SPECIAL)
             for carrier_before, carrier_after in zip(before, after, strict=True):
                 observed[token_id].append(_observe(carrier_before, carrier_after, surroundings))
                 if carrier_after.attention is not None:
                     heads[token_id].append(
-                        _average_attention_on_copies(carrier_after.attention, carrier_after.labels)
+                        _average_attention_on_copies(carrier_after.attention, carrier_after.part_of_token)
                     )
             copy_states = _average_states_of_copies(after)
             if copy_states is not None:
@@ -381,38 +390,49 @@ def measure(
 
 
 def _count_carriers_at_a_time(inspector: Inspector, carriers: Sequence[PlacedCarrier]) -> int:
-    # The longest carrier has the largest hidden states. If the model exposes none, nothing is kept in memory.
-    longest = max(carriers, key=lambda carrier: len(carrier.before))
-    hidden = inspector.look([longest.before], [longest.before_labels], Part.SPECIAL)[0].hidden
+    # The longest carrier has the largest hidden states. If the model exposes no hidden states, none are kept
+    # in memory, so all carriers can be measured at a time.
+    longest = max(carriers, key=lambda carrier: len(carrier.ids_before))
+    hidden = inspector.look([longest.ids_before], [longest.parts_before], Part.SPECIAL)[0].hidden
     return len(carriers) if hidden is None else max(1, HELD_BYTES // hidden.nbytes)
 
 
 def _average_states_of_copies(insides: Sequence[Inside]) -> Floats | None:
+    # Returns the mean hidden state of the copies in each carrier, shape (carriers, layers + 1, D).
     means = []
     for inside in insides:
         if inside.hidden is None:
             return None
-        states = inside.hidden[:, inside.labels == Part.COPIES]  # shape (layers + 1, copies, D)
+        states = inside.hidden[:, inside.part_of_token == Part.COPIES]  # shape (layers + 1, copies, D)
         means.append(states.astype(np.float64).mean(axis=1))
-    return np.stack(means)  # shape (carriers, layers + 1, D)
+    return np.stack(means)
 
 
 def _measure_distances_from_benign(states: Sequence[Floats]) -> Floats:
-    """``states`` has arrays of shape (carriers, layers + 1, D): of the token, then of each benign token."""
+    """Return how far the copies' mean hidden states are from those of benign tokens.
+
+    ``states`` has one array for each token, shape (carriers, layers + 1, D): first of the examined token,
+    then of each benign token.
+
+    Returns:
+        Cosine distances and Euclidean distances of each token from the mean of the benign tokens (for a
+        benign token, of the remaining benign tokens), shape (2, tokens, carriers, layers + 1).
+    """
     benign = np.stack(states[1:])  # shape (benign tokens, carriers, layers + 1, D)
     centres = [benign.mean(axis=0)]
-    # A benign token is compared with the others, so its own states are not in their mean.
+    # A benign token is compared with the mean of the remaining benign tokens.
     centres += [np.delete(benign, index, axis=0).mean(axis=0) for index in range(len(benign))]
     cosine_distances = []
     euclidean_distances = []
     for token_states, centre in zip(states, centres, strict=True):
         cosine_distances.append(1 - _compute_cosine(token_states, centre))
         euclidean_distances.append(np.linalg.norm(token_states - centre, axis=-1))
-    return np.stack([cosine_distances, euclidean_distances])  # shape (2, tokens, carriers, layers + 1)
+    return np.stack([cosine_distances, euclidean_distances])
 
 
 def _join_distances(distances_of_groups: Sequence[Floats]) -> dict[str, Floats]:
-    # Each group of carriers has distances of shape (2, tokens, carriers, layers + 1), cosine ones first.
+    # Each group of carriers has distances as `_measure_distances_from_benign` returns them, shape (2, tokens,
+    # carriers, layers + 1): first cosine, then Euclidean distances.
     if not distances_of_groups:
         return {}
     cosine_distances, euclidean_distances = np.concatenate(distances_of_groups, axis=2)
@@ -422,7 +442,9 @@ def _join_distances(distances_of_groups: Sequence[Floats]) -> dict[str, Floats]:
 def _keep_common_measures(
     observed: Mapping[int, Sequence[Mapping[str, Floats]]],
 ) -> dict[int, dict[str, Floats]]:
-    # For each token id, ``observed`` has one dict per carrier with the measures by name.
+    # Returns for each token id, keyed by name, the measures that all tokens have on all carriers, each of
+    # shape (carriers, ...). For each token id, ``observed`` has one dict per carrier with the measures by
+    # name.
     all_measures = [measures for by_carrier in observed.values() for measures in by_carrier]
     common_names = set.intersection(*(set(measures) for measures in all_measures))
     stacked = {}

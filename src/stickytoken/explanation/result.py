@@ -23,7 +23,7 @@ _LIFT = "lift_sentences"
 _LIFT_IN_WORDS = AREAS["similarity"][_LIFT]
 # Minimum number of benign tokens for the verdict that a token does not differ from them. With fewer, the
 # interval is so wide that a token inside it may still differ by several standard deviations, so the verdict
-# does not claim that the token resembles benign ones.
+# does not claim that the token resembles benign tokens.
 ENOUGH_BENIGN = 8
 # Order of the areas in a verdict: first the effect, then its possible causes, from the input of the model to
 # its output.
@@ -54,7 +54,7 @@ def find_differences(rows: Sequence[dict[str, Any]]) -> list[Finding]:
 
 
 def _make_finding(area: str, name: str, words: str, outside_rows: Sequence[dict[str, Any]]) -> Finding:
-    # Of layers that are equally far, the first counts.
+    # The row of the layer where the token is furthest from benign tokens; of equally far layers, the first.
     furthest = max(outside_rows, key=lambda row: (abs(row["deviations"] or 0.0), -(row["layer"] or 0)))
     layers = [row["layer"] for row in outside_rows if row["layer"] is not None]
     return Finding(
@@ -95,8 +95,8 @@ def describe_verdict(
     strongest = _describe_strongest(rows, differences)
     lift = _find_lift_beside_benign(rows)
     if run_row is not None:
-        # The sentences about the run come first, because it measured more texts. They also quote the lift, so
-        # that the area "similarity", whose only measure is the lift, is left out of the others.
+        # The sentences about the run come first, because a run measures more texts. They also quote the lift,
+        # the only measure of the area "similarity", which is therefore left out of the list of areas.
         strongest.pop("similarity", None)
         listed = f": {'; '.join(strongest.values())}" if strongest else ""
         return (
@@ -110,8 +110,8 @@ def describe_verdict(
         )
     clauses = list(strongest.values())
     if "similarity" not in strongest and lift is not None:
-        # The lift is inside the benign interval. It is quoted nevertheless, with the interval of the
-        # difference, because the token may still have a larger lift than benign tokens.
+        # A lift inside the benign interval is quoted too, with the interval of its difference from the lift
+        # of benign tokens, because the token may still have a larger lift than they.
         clauses.insert(
             0,
             f"over {counted(lift['carriers'], 'text')}, the {_LIFT_IN_WORDS} is {lift['value']:.3f} (mean of "
@@ -128,6 +128,7 @@ def describe_verdict(
 
 
 def _describe_strongest(rows: Sequence[dict[str, Any]], differences: Sequence[Finding]) -> dict[str, str]:
+    # Returns the strongest finding of each area in words, keyed by area.
     layers = [row["layer"] for row in rows if row["layer"] is not None]
     last_layer = max(layers, default=None)
     strongest: dict[str, str] = {}  # keyed by area; the first finding of an area is its strongest
@@ -137,8 +138,9 @@ def _describe_strongest(rows: Sequence[dict[str, Any]], differences: Sequence[Fi
 
 
 def _find_lift_beside_benign(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    # Returns the row of the lift, if it is known for the token and for benign tokens.
     for row in rows:
-        # "outside" is None unless the lift of the token and that of benign tokens are known.
+        # "outside" is None unless the lifts of the token and of benign tokens are known.
         if row["measure"] == _LIFT and row["outside"] is not None:
             return row
     return None
@@ -195,14 +197,15 @@ def _quote_numbers(run_row: Mapping[str, Any]) -> list[str]:
 
 
 def _describe_interval(lift: Mapping[str, Any]) -> str:
-    # For a lift within the interval of benign tokens, so that its difference from theirs may be zero.
+    # Only for a lift within the interval of benign tokens, so that its difference from their lift may be
+    # zero.
     low = lift["value"] - lift["benign_high"]
     high = lift["value"] - lift["benign_low"]
     return f"the interval of the difference, {low:+.3f} to {high:+.3f}, includes zero"
 
 
 def _describe_finding(finding: Finding, last_layer: int | None) -> str:
-    """``last_layer`` is None only where no finding begins in a layer."""
+    # ``last_layer`` is None only if no finding begins in a layer.
     notes = [f"benign {finding.benign_mean:.3f}"]
     if finding.deviations is not None:
         notes.append(f"{finding.deviations:+.1f} SD")

@@ -126,8 +126,8 @@ class _Scale:
 class Compared:
     """The values of a measure for a token, compared with the values for its benign tokens.
 
-    The values are compared at each place, which is a layer or an attention head of a layer. A measure without
-    layers has only one value per token, and so a single place. All arrays have shape (places,), and all
+    The values are compared at each site: a site is a layer, or an attention head of a layer. A measure
+    without layers has only one value per token, and so a single site. All arrays have shape (sites,), and all
     values are means over carriers.
 
     Attributes:
@@ -151,14 +151,14 @@ class Compared:
     deviations: Floats
     outside: NDArray[np.bool_]
 
-    def row(self, place: int) -> dict[str, Any]:
+    def row(self, site: int) -> dict[str, Any]:
         """Return the numbers for one layer or head, keyed by column; None for a number that is not finite."""
         row: dict[str, Any] = {}
-        for column in NUMBERS:  # these are names of attributes, too
-            number = float(getattr(self, column)[place])
+        for column in NUMBERS:  # the columns have the names of attributes
+            number = float(getattr(self, column)[site])
             row[column] = number if math.isfinite(number) else None
         is_comparable = row["value"] is not None and row["benign_mean"] is not None
-        row["outside"] = bool(self.outside[place]) if is_comparable else None
+        row["outside"] = bool(self.outside[site]) if is_comparable else None
         return row
 
 
@@ -177,22 +177,22 @@ def compare(values: Floats, benign: Floats, confidence: float, family: int, boun
     does not change their coverage, because no observation lies beyond the bound.
 
     Args:
-        values: Values of the token, shape (carriers, places). The places are the layers, or the attention
-            heads of all layers; a measure without layers has a single place.
-        benign: Values of the benign tokens, shape (k, carriers, places).
+        values: Values of the token, shape (carriers, sites). The sites are the layers, or the attention
+            heads of all layers; a measure without layers has a single site.
+        benign: Values of the benign tokens, shape (k, carriers, sites).
         confidence: Coverage of the intervals, such as 0.95.
         family: Number of comparisons for which the benign intervals hold simultaneously.
         bounds: Smallest and largest possible value of the measure.
 
     Returns:
-        The means, intervals and deviations, each of shape (places,).
+        The means, intervals and deviations, each of shape (sites,).
     """
     # `scaled` converts values to log-odds if both bounds are finite, and `unscaled` converts them back. With
     # at most one finite bound, `scaled` changes nothing, and `unscaled` only truncates values at the bound.
     scale = _Scale(*bounds)
     benign_count = len(benign)
     value = values.mean(axis=0)
-    benign_means = benign.mean(axis=1)  # each benign token's mean over the carriers, shape (k, places)
+    benign_means = benign.mean(axis=1)  # each benign token's mean over the carriers, shape (k, sites)
     mean = benign_means.mean(axis=0)
     scaled_value = scale.scaled(value)
     scaled_benign = scale.scaled(benign_means)
@@ -201,9 +201,9 @@ def compare(values: Floats, benign: Floats, confidence: float, family: int, boun
     # If all benign tokens have the same value, the interval would have no width, and a rounding error would
     # put the token's value outside the interval.
     rounding = _ROUNDING * (1 + np.abs(centre))
-    # Two-sided, and divided among the comparisons of the family.
+    # The error probability, 1 - confidence, is divided among both sides and all comparisons of the family.
     quantile = scipy.stats.t.ppf(1 - (1 - confidence) / (2 * family), benign_count - 1)
-    reach = np.maximum(quantile * spread * np.sqrt(1 + 1 / benign_count), rounding)
+    half_width = np.maximum(quantile * spread * np.sqrt(1 + 1 / benign_count), rounding)
     deviations = np.divide(
         scaled_value - centre,
         spread,
@@ -219,27 +219,32 @@ def compare(values: Floats, benign: Floats, confidence: float, family: int, boun
         low=low,
         high=high,
         benign_mean=mean,
-        benign_low=scale.unscaled(centre - reach),
-        benign_high=scale.unscaled(centre + reach),
+        benign_low=scale.unscaled(centre - half_width),
+        benign_high=scale.unscaled(centre + half_width),
         deviations=deviations,
-        outside=differs & (np.abs(scaled_value - centre) > reach),
+        outside=differs & (np.abs(scaled_value - centre) > half_width),
     )
 
 
 def _compute_interval(values: Floats, scale: _Scale, confidence: float) -> tuple[Floats, Floats]:
-    """Student's interval of the mean over carriers: both ends (places,) of values (carriers, places)."""
-    count = len(values)
+    """Return both ends of Student's interval of the mean over carriers, each of shape (sites,).
+
+    ``values`` has shape (carriers, sites).
+    """
+    carrier_count = len(values)
     value = values.mean(axis=0)
-    if count == 1:  # one text says nothing about how texts vary
+    if carrier_count == 1:  # one text says nothing about how texts vary
         undefined = np.full_like(value, np.nan)
         return undefined, undefined
     scaled_value = scale.scaled(value)
-    quantile = scipy.stats.t.ppf((1 + confidence) / 2, count - 1)
-    standard_error = values.std(axis=0, ddof=1) / np.sqrt(count)
-    # Delta method: an error of the scaled value is that of the value, divided by the slope between them.
+    quantile = scipy.stats.t.ppf((1 + confidence) / 2, carrier_count - 1)
+    standard_error = values.std(axis=0, ddof=1) / np.sqrt(carrier_count)
+    # Delta method: the error of the scaled value is the error of the value, divided by the derivative of the
+    # value with respect to the scaled value.
     scaled_error = standard_error / scale.slope(scaled_value)
     half_width = quantile * scaled_error
-    # The log-odds of a mean at a bound are clipped, so the interval may have to be extended to contain it.
+    # The log-odds of a mean at a bound are clipped, so the interval may have to be extended to contain the
+    # mean.
     low = np.minimum(scale.unscaled(scaled_value - half_width), value)
     high = np.maximum(scale.unscaled(scaled_value + half_width), value)
     return low, high
@@ -253,7 +258,7 @@ def compute_distances(sample: Floats, reference: Floats) -> tuple[float, float]:
     distance = float(scipy.stats.wasserstein_distance(sample, reference))
     low = min(sample.min(), reference.min())
     high = max(sample.max(), reference.max())
-    if high - low <= _ROUNDING:  # all values are equal, so the histograms would be, too
+    if high - low <= _ROUNDING:  # all values are equal, so both histograms would be the same
         return distance, 0.0
     edges = np.linspace(low, high, _BINS + 1)
     # Adding half a count to every bin keeps all bins from being empty.
@@ -281,16 +286,16 @@ def make_measure_rows(name: str, values: Floats, benign: Floats, confidence: flo
         family = values.shape[1]
     else:
         family = len(AREAS[area])
-        # A single place, as the last axis.
+        # A measure without layers has a single site, the last axis.
         values = values[:, None]
         benign = benign[:, :, None]
     compared = compare(values, benign, confidence, family, BOUNDS.get(name, UNBOUNDED))
     first_layer = 1 if area == "attention" else 0  # layer 0 is the embedding layer, which has no attention
     rows = []
-    for place in range(values.shape[1]):
-        layer = place + first_layer if has_layers else None
+    for site in range(values.shape[1]):
+        layer = site + first_layer if has_layers else None
         row: dict[str, Any] = {"area": area, "measure": name, "layer": layer}
-        row |= compared.row(place)
+        row |= compared.row(site)
         row["benign_tokens"] = len(benign)
         # An embedding is measured once, without carriers.
         row["carriers"] = len(values) if area != "embedding" else None
@@ -328,13 +333,18 @@ def make_head_rows(heads: Floats, benign: Floats, confidence: float) -> list[dic
 
 
 def _compare_distributions(values: Floats, benign: Floats) -> dict[str, float]:
-    """Each distance and the largest of a benign token from the others; benign has the shape (k, carriers)."""
+    """Return the distances of a token's distribution of values from that of k benign tokens, keyed by
+    column.
+
+    The columns with the ending "_benign" have, for comparison, the largest distance of a benign token from
+    the remaining benign tokens. ``values`` has shape (carriers,), and ``benign`` has shape (k, carriers).
+    """
     wasserstein, divergence = compute_distances(values, benign.ravel())
     benign_wasserstein = []
     benign_divergence = []
-    for index, values_of_one in enumerate(benign):
+    for index, benign_values in enumerate(benign):
         rest = np.delete(benign, index, axis=0).ravel()
-        distance_to_rest, divergence_from_rest = compute_distances(values_of_one, rest)
+        distance_to_rest, divergence_from_rest = compute_distances(benign_values, rest)
         benign_wasserstein.append(distance_to_rest)
         benign_divergence.append(divergence_from_rest)
     return {
@@ -350,7 +360,7 @@ def furthest(measures: pl.DataFrame) -> list[dict[str, Any]]:
 
     The order of the measures is kept.
     """
-    # The furthest layer of a measure comes first; of equally far ones, the lowest.
+    # The furthest layer of a measure comes first; of equally far layers, the lowest.
     ranked = measures.sort(
         pl.col("deviations").abs(), "layer", descending=[True, False], nulls_last=True, maintain_order=True
     )

@@ -113,7 +113,7 @@ def impact(
         out = file_path("out", out)
         resume.require_place(out, results.IMPACTS)
     run = None if run is None else open_run(run)
-    # A task of this package has outcomes, one of MTEB has metadata.
+    # A task of this package has the attribute `outcomes`, and a task of MTEB has `metadata`.
     is_one_task = isinstance(tasks, (str, Path)) or hasattr(tasks, "outcomes") or hasattr(tasks, "metadata")
     sources: list[TaskSource] = (
         [cast("TaskSource", tasks)] if is_one_task else list_of("tasks", "tasks", tasks)
@@ -147,7 +147,8 @@ def impact(
     conditions = make_conditions(sticky, benign, settings)
     with resume.resumed(folder, results.IMPACTS, record) as held:
         if not held.finished:
-            # The record has a result if a table of a finished measurement was deleted. It is measured again.
+            # If a table of a finished measurement was deleted, the record has a result. It is removed, and
+            # the missing parts are measured again.
             held.begin(held.record.model_copy(update={"result": None}))
             with chosen_engine(engine, word_encoder) as opened:
                 texts_by_stage = _count_texts_by_stage(loaded, conditions, settings)
@@ -184,7 +185,7 @@ def _measure(
     folder.write_text("impact.md", wording.impact_markdown(finished, rows_by_table))
     confirm_answers(runner.encoder)  # raises an error if a server changed its model meanwhile
     held.finish(finished)
-    if not measured.failed:  # otherwise, the next session reads them again
+    if not measured.failed:  # otherwise, the next session reads the vectors again
         folder.remove_stages(VECTORS)
 
 
@@ -204,11 +205,12 @@ def _make_record(
         "sticky": [token.token_id for token in token_records if token.kind != "benign"],
         "benign": [token.token_id for token in token_records if token.kind == "benign"],
     }
-    # What is as usual is left out of the identity, which stays as it was before there was a choice.
+    # The default of an option is left out of the identity, so that measurements from before the option
+    # existed keep their identity.
     named = sorted(token.token_id for token in token_records if token.kind == NAMED)
     if named:
         inputs["named"] = named
-    queries = identity_of_queries(encoder)  # None if they are encoded like documents
+    queries = identity_of_queries(encoder)  # None if queries are encoded like documents
     has_queries = any(task.has_queries for task in tasks)
     if queries is not None and has_queries:
         inputs["queries"] = asdict(queries)
@@ -239,7 +241,7 @@ _MTEB_TEXTS = 5_000
 def _count_texts_by_stage(
     tasks: Sequence[AnyTask], conditions: Sequence[Condition], settings: ImpactSettings
 ) -> dict[str, int]:
-    """The numbers are rough, and only for the display of progress."""
+    # Returns rough numbers of texts to encode, keyed by stage, which are only for the display of progress.
     texts_by_stage: dict[str, int] = {}
     for task in tasks:
         if isinstance(task, MtebTask):
@@ -272,7 +274,7 @@ def _load_tasks(sources: Sequence[TaskSource]) -> tuple[list[AnyTask], list[str]
             tasks.append(cast("Task", source))
         else:
             tasks.append(task_data.find_mteb_task(source))
-    # Two tasks of one name would share their shards.
+    # Two tasks with the same name would share their shards.
     names_by_stage: dict[str, str] = {}
     for task in tasks:
         stage = make_stage_name(task.name)
@@ -309,12 +311,13 @@ def _choose_tokens(
 ) -> list[TokenRecord]:
     """Return the tokens to measure, followed by the benign tokens that are matched to them.
 
-    ``tokens`` are those to measure, and ``exclude`` those that the user doesn't want as benign ones.
+    ``tokens`` are the tokens to measure, and ``exclude`` has the tokens that must not be used as benign
+    tokens.
     """
     vocabulary = categorize(encoder.tokenizer)
     is_published = settings.edits is Edits.PAPER
     sticky = available_tokens(vocabulary, token_ids(vocabulary, tokens))
-    # Tokens that must not be used as benign ones: sticky, excluded by the user, or too long for the model.
+    # Tokens that must not be used as benign tokens: they are sticky, excluded by the user, or too long.
     barred: set[int] = set() if run is None else set(run.sticky_ids)
     excluded = list_of("token ids or texts", "exclude", exclude, ordered=False)
     if excluded:
@@ -359,7 +362,8 @@ def _has_all_scores(run: Run | None) -> bool:
 def _draw_lowest_scoring(
     vocabulary: Vocabulary, run: Run, unusable: set[int], count: int, seed: int
 ) -> list[Token]:
-    # As Chen et al. do, from twice as many tokens, those with the lowest scores.
+    # Draws ``count`` benign tokens as Chen et al. do: from the 2 x ``count`` usable tokens with the lowest
+    # scores.
     ascending = run.tokens.sort("sticky_score", "token_id")["token_id"].to_list()
     usable_ascending = [token_id for token_id in ascending if token_id not in unusable]
     lowest = usable_ascending[: 2 * count]
@@ -400,7 +404,7 @@ def _run_tasks(
         )
         for table, own_rows in rows_of_task.items():
             measured.rows_by_table[table] += own_rows
-    # Several tasks are tested by their main metrics, so only those p-values are corrected.
+    # Several tasks are tested by their main metrics, so only the p-values of main metrics are corrected.
     effects = measured.rows_by_table["effects"]
     p_values = [row["p_value"] if row["main"] else None for row in effects]
     for row, q_value in zip(effects, _statistics.correct_p_values(p_values), strict=True):

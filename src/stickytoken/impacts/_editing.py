@@ -44,7 +44,7 @@ class Condition:
         kind: kind of the tokens that are copied.
         tokens: the tokens that are copied: none for clean texts, one, or several for a mixture.
         repetition: index of the random repetition, starting at 0.
-        seed: seed for the positions of the copies, and for random steps of the task.
+        seed: seed for random gaps of the copies, and for random steps of the task.
         draws_token: whether every text draws one of the tokens to copy, as in `edit_as_published`.
     """
 
@@ -58,11 +58,11 @@ class Condition:
 def make_conditions(
     sticky: Sequence[Token], benign: Sequence[Token], settings: ImpactSettings
 ) -> list[Condition]:
-    """Return all conditions (ways to edit the texts), with the repetitions of one after another.
+    """Return all conditions (ways to edit the texts), in which repetitions of a condition are consecutive.
 
-    There is a clean condition, one condition for each token and, if there are several sticky tokens, one with
-    a mixture of them and one with a mixture of as many benign tokens. With the edits of the paper, there are
-    only three: clean, all sticky tokens and all benign ones.
+    There is a clean condition, one condition for each token and, if there are several sticky tokens, a
+    condition with a mixture of them and a condition with a mixture of as many benign tokens. With the edits
+    of the paper, there are only three conditions: clean texts, all sticky tokens, and all benign tokens.
     """
     groups: list[tuple[Kind, tuple[Token, ...]]] = [(Kind.CLEAN, ())]
     draws_token = settings.edits is Edits.PAPER
@@ -77,7 +77,7 @@ def make_conditions(
     conditions = []
     for kind, tokens in groups:
         for repetition in range(settings.seeds):
-            # Within a repetition, the copies of all tokens have the same positions.
+            # Within a repetition, the copies of all tokens go into the same gaps.
             seed = settings.seed + repetition
             is_drawn = draws_token and bool(tokens)  # clean texts draw no token
             conditions.append(Condition(kind, tokens, repetition, seed, is_drawn))
@@ -90,7 +90,8 @@ def group_by_tokens(conditions: Sequence[Condition]) -> list[tuple[Condition, ..
     def tokens_of(condition: Condition) -> tuple[Kind, tuple[Token, ...]]:
         return condition.kind, condition.tokens
 
-    return [tuple(group) for _, group in groupby(conditions, tokens_of)]  # they are next to each other
+    # Conditions with the same tokens are consecutive, as `groupby` needs.
+    return [tuple(group) for _, group in groupby(conditions, tokens_of)]
 
 
 # Number of words of a text for which Chen et al. insert a copy.
@@ -101,9 +102,9 @@ def edit_as_published(texts: Iterable[str], tokens: Sequence[str], stream: rando
     """Yield texts with copies of tokens, edited as by Chen et al. (2025).
 
     Their code is not published. The edits follow from the texts that their notebooks display: a text gets
-    copies of one token, one for every ten words or part of ten, all in front of it or all behind it, and
-    without spaces. For each text, the token and then the side are drawn from one random stream, which begins
-    with seed 42 for each task.
+    copies of one token, one copy for every ten words or part of ten words. All copies are before the text or
+    all after it, without spaces. For each text, the token and then the side are drawn from one random stream,
+    which begins with seed 42 for each task.
 
     Args:
         texts: The texts of a task, in the order of the data.
@@ -118,7 +119,7 @@ def edit_as_published(texts: Iterable[str], tokens: Sequence[str], stream: rando
 
 
 def draw_random_path(seed: int, text: str, words: int, copies: int) -> tuple[int, ...]:
-    """Draw the path of copies in a text; the same seed and text always give the same."""
+    """Draw, for each copy, the number of words before it; the same for the same seed and text."""
     generator = _make_generator(seed, text, "gaps")
     return draw_path(partial(generator.integers, endpoint=True), words, copies)
 
@@ -136,15 +137,16 @@ def draw_tokens(seed: int, text: str, tokens: int, copies: int) -> tuple[int, ..
         The index of a token for each copy. The tokens' numbers of copies differ by at most one.
     """
     generator = _make_generator(seed, text, "turns")
-    # Tokens take turns: copy i is of token i % tokens, so that their numbers differ by at most one. Both are
-    # shuffled, so that chance decides the order of the copies and which tokens get one more.
+    # Tokens take turns: copy i is a copy of token i % tokens, so the tokens' numbers of copies differ by at
+    # most one. Both copies and tokens are shuffled, so that chance decides the order of the copies, and which
+    # tokens get one copy more.
     shuffled_tokens = generator.permutation(tokens)
     turns = generator.permutation(copies) % tokens
     return tuple(int(shuffled_tokens[turn]) for turn in turns)
 
 
 def _make_generator(seed: int, text: str, purpose: str) -> np.random.Generator:
-    # The purpose keeps draws of gaps and of tokens independent.
+    # With different purposes, draws of gaps and draws of tokens are independent.
     digest = hashlib.sha256(f"{purpose}\0{text}".encode("utf-8", "surrogatepass")).digest()
     return np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
 
@@ -152,8 +154,8 @@ def _make_generator(seed: int, text: str, purpose: str) -> np.random.Generator:
 def insert_copies(settings: ImpactSettings, fitted: FittedText, condition: Condition, copies: int) -> Probe:
     """Insert the copies of a condition into a text.
 
-    The tokens of the copies, and their positions if they are random, depend only on the text and on the seed
-    of the condition.
+    Which token each copy is a copy of, and random gaps, depend only on the text and on the seed of the
+    condition.
 
     Args:
         settings: settings that say where in the text copies are placed, and whether as token ids or as text.
@@ -186,8 +188,8 @@ def compute_room(
 ) -> int:
     """Return how many tokens to leave free in a text, so that the model reads all copies of any condition.
 
-    Conditions in which each text gets a token of its own (``draws_token``), as in the published runs, leave
-    none: the model truncates a text after it was edited.
+    The result is 0 for conditions in which each text draws its token (``draws_token``), as in the published
+    runs: there, the model truncates a text after it was edited.
 
     Args:
         encoder: the model.
@@ -203,7 +205,7 @@ def compute_room(
     words = dict.fromkeys(token.text.strip() for condition in conditions for token in condition.tokens)
     if not words:  # all conditions are without copies
         return 0
-    # How many tokens a word adds is measured between other words, where a copy may stand.
+    # How many tokens a word adds is measured between two other words, because a copy may be inserted there.
     texts_with_word = encoder.tokenize([f"a {word} a" for word in words])
     length_without_word = len(encoder.tokenize(["a a"])[0].ids)
     return copies * max(len(text.ids) - length_without_word for text in texts_with_word)

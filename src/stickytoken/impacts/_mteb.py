@@ -56,8 +56,8 @@ class EditingEncoder:
         Args:
             encoder: the encoder of a SentenceTransformer.
             condition: the condition, whose tokens are inserted into texts.
-            settings: settings that give the number and place of the copies, and the side whose texts get
-                them. Copies are inserted as text, whatever their `insertion`.
+            settings: settings that give the number and placement of the copies, and the side whose texts get
+                copies. Copies are inserted as text, even if ``settings.insertion`` says otherwise.
             room: number of tokens to leave free for copies when texts are truncated.
         """
         from mteb.models import SentenceTransformerEncoderWrapper
@@ -65,12 +65,12 @@ class EditingEncoder:
         self._encoder = encoder
         self._condition = condition
         self._settings = settings
-        # The edits of the paper insert text anyway, and would refuse the setting `insertion`.
+        # With the edits of the paper, `inserted_as` is always TEXT, and the setting `insertion` is refused.
         if settings.inserted_as is not Insertion.TEXT:
             self._settings = replace(settings, insertion=Insertion.TEXT)
         self._room = room
         self._inner: Any = SentenceTransformerEncoderWrapper(task_data.require_module(encoder))
-        # MTEB calls these two, and `encode`.
+        # MTEB calls `similarity`, `similarity_pairwise` and `encode`.
         self.similarity = self._inner.similarity
         self.similarity_pairwise = self._inner.similarity_pairwise
         # Numbers of texts that were encoded, edited and truncated.
@@ -144,10 +144,11 @@ class _TaskEditor:
         self._stream = random.Random(condition.seed)  # runs through all splits of a task
 
     def edit_data(self, data: Any) -> Any:
+        """Return the data of a task, or of one of its splits or languages, with edited texts."""
         if isinstance(data, Mapping) and "corpus" in data:  # a split of retrieval or reranking
             return {**data, "corpus": self._edit_corpus(data)}
-        if isinstance(data, Mapping):  # splits or languages by name
-            # The texts that a classifier is trained on stay as they are.
+        if isinstance(data, Mapping):  # splits or languages, keyed by name
+            # The split "train", on which a classifier is trained, is not edited.
             return {name: split if name == "train" else self.edit_data(split) for name, split in data.items()}
         # A split of another task is a table.
         column = _EDITED_COLUMNS[self._kind]
@@ -243,12 +244,12 @@ class _MtebWork(GroupWork):
         return rows, sum(row[_TEXTS] for row in row_by_seed.values())
 
     def _depends_on_seed(self, condition: Condition) -> bool:
-        if condition.draws_token:  # for each text, as the edits of the paper do
+        if condition.draws_token:  # each text draws its token, as in the edits of the paper
             return True
         has_copies = bool(condition.tokens)
-        has_random_places = self.settings.placement is Placement.RANDOM
+        has_random_gaps = self.settings.placement is Placement.RANDOM
         has_random_order = len(condition.tokens) > 1
-        return has_copies and (has_random_places or has_random_order)
+        return has_copies and (has_random_gaps or has_random_order)
 
 
 def run_mteb_task(runner: TaskRunner, task: MtebTask) -> tuple[NDArray[np.float64], TaskRecord]:

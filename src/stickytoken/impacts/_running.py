@@ -42,8 +42,8 @@ from stickytoken.unit_vectors import Similarity
 _SHARD_TEXTS = 1024
 # Shard column with the index of the unit that a row belongs to: a pair, query, text or document.
 UNIT = "unit"
-# What the names of the stages begin with that encode inputs without copies. Their shards are kept until the
-# measurement is finished.
+# Prefix of the names of stages that encode inputs without copies. Their shards are kept until the measurement
+# is finished.
 VECTORS = "vectors-"
 
 
@@ -85,8 +85,8 @@ class CleanVectors:
         )
 
 
-# The conditions with the same tokens, which are repetitions. They are in one shard, because a session that
-# resumed between two of them would form different batches, which changes rounding.
+# The repetitions of a condition: all conditions with the same tokens. They are in one shard, because a
+# session that resumed between two repetitions would form different batches, which changes rounding.
 Group: TypeAlias = tuple[Condition, ...]
 
 
@@ -105,7 +105,7 @@ class TaskRunner:
     Attributes:
         encoder: the model.
         settings: settings of the measurement.
-        conditions: the conditions. Those with the same tokens, which are repetitions, are consecutive.
+        conditions: the conditions. The repetitions of a condition have the same tokens, and are consecutive.
         engine: computes the shards.
         folder: folder of the measurement.
         progress: called at every step.
@@ -123,8 +123,8 @@ class TaskRunner:
     ) -> NDArray[np.float64]:
         """Measure under all conditions, and return the outcomes, shape (conditions, units, columns).
 
-        A repetition is a condition of its own. Those with the same tokens form one shard, which stores one
-        row per condition and unit. In the progress display, every shard counts as one.
+        A repetition is a condition of its own. Conditions with the same tokens form one shard, which stores
+        one row per condition and unit. In the progress display, every shard counts as one unit.
 
         Args:
             work: computes the outcomes. The shards are stored under its name.
@@ -148,7 +148,7 @@ class TaskRunner:
             self.progress,
             title=title,
         )
-        # The rows are in the order of the conditions, and within each in that of the units.
+        # The rows are in the order of the conditions, and within a condition in the order of the units.
         outcomes = pl.concat(tables).select(columns).to_numpy().astype(np.float64)
         return outcomes.reshape(-1, units, len(columns))
 
@@ -188,7 +188,7 @@ class TaskWork(GroupWork):
         return rows, sum(map(len, new_vectors.values()))
 
     def _make_published_probes(self, role: str, condition: Condition, encoder: Encoder) -> list[Probe]:
-        """The edits are those of Chen et al. (2025)."""
+        # Returns the texts of a role, edited as by Chen et al. (2025) and then truncated.
         texts = list(self.task.texts[role])
         indices = find_edited_indices(self.task, role)
         to_edit = [texts[index] for index in indices]
@@ -197,7 +197,7 @@ class TaskWork(GroupWork):
         for index, edited_text in zip(indices, edited_texts, strict=True):
             texts[index] = edited_text
         word_encoder = protocol.require_words(encoder, "impact")
-        # The edited texts are truncated, without room for more copies.
+        # No room is left for copies, because the texts have them already.
         fitted_texts = fit_texts(word_encoder, texts, 0, Insertion.TEXT, self.task.name)
         return [fitted.as_probe(Insertion.TEXT) for fitted in fitted_texts]
 
@@ -245,7 +245,7 @@ def run_task(runner: TaskRunner, task: Task) -> tuple[NDArray[np.float64], TaskR
     edited_roles = task.edited(settings.side)
     name = make_stage_name(task.name)
     encoders = encoders_of(runner.encoder, task)
-    # All texts, truncated so that copies fit in where they are inserted.
+    # All texts, keyed by role. Texts that get copies are truncated so that the copies fit too.
     fitted_by_role = {}
     for role, texts in task.texts.items():
         encoder = encoders[role]
@@ -273,7 +273,7 @@ def run_task(runner: TaskRunner, task: Task) -> tuple[NDArray[np.float64], TaskR
             runner.progress,
             role_of_inputs,
             shard_texts=_SHARD_TEXTS,
-            allow_missing=True,  # as among texts with copies
+            allow_missing=True,  # as for texts with copies
         )
         clean_vectors[role_of_inputs] = CleanVectors(distinct_inputs, vectors)
     similarity = similarity_of(runner.encoder)
@@ -324,5 +324,5 @@ def make_stage_name(name: str) -> str:
 def name_clean_stage(task: Task, role: Role | None) -> str:
     """Return the name under which the vectors of a task's inputs without copies are stored, role by role."""
     stage = f"{VECTORS}{make_stage_name(task.name)}"
-    # No name of a task contains a plus sign, so that no other task has this stage.
+    # `make_stage_name` returns no plus sign, so the stages of two tasks have different names.
     return stage if role is None else f"{stage}+{role}"

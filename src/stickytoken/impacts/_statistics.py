@@ -63,7 +63,8 @@ def permutation_test(costs: NDArray[np.float64], key: Sequence[int]) -> tuple[fl
     sticky_differences = differences[:, 0]
     deviation = float(sticky_differences.std(ddof=1)) if sets > 1 else 0.0
     effect_size = float(sticky_differences.mean()) / deviation if deviation > _ROUNDING else None
-    # The p-value is the share of all ways to choose one member from each set whose mean reaches this.
+    # The p-value is the share of all ways to choose one member from each set whose mean is at least
+    # `observed`.
     observed = sticky_differences.mean() - _ROUNDING
     if members**sets <= _MOST_ENUMERATED:
         # The sum of differences for every way to choose.
@@ -79,10 +80,10 @@ def permutation_test(costs: NDArray[np.float64], key: Sequence[int]) -> tuple[fl
 
 
 def paired_test(effects: Sequence[Mapping[str, Any]], seed: int) -> PairedTestRecord | None:
-    """Test over tasks whether sticky tokens lower the main scores more than benign ones do.
+    """Test over tasks whether sticky tokens lower the main scores more than benign tokens do.
 
     Chen et al. (2025) use a one-sided paired t-test, and Cohen's d of the differences. The permutation test
-    beside them doesn't assume normal differences.
+    is added because it doesn't assume that the differences have a normal distribution.
 
     Args:
         effects: rows of the table of effects.
@@ -122,7 +123,7 @@ def correct_p_values(p_values: Sequence[float | None]) -> list[float | None]:
     defined = [p_value for p_value in p_values if p_value is not None]
     if not defined:
         return list(p_values)
-    corrected = iter(false_discovery_control(defined).tolist())  # in the order of the defined ones
+    corrected = iter(false_discovery_control(defined).tolist())  # in the order of `defined`
     return [None if p_value is None else next(corrected) for p_value in p_values]
 
 
@@ -138,23 +139,25 @@ class _Groups:
 
     @cached_property
     def weights(self) -> NDArray[np.float64]:
-        # The product of a row and the scores of all conditions is the mean over the repetitions of a group.
+        # Shape (groups, conditions): the product of a row and the scores of all conditions is the mean score
+        # over the repetitions of a group.
         weights = np.zeros((len(self.groups), len(self.conditions)))
         first_of_group = 0
-        for row, group in enumerate(self.groups):  # the conditions of a group are next to each other
+        for row, group in enumerate(self.groups):  # the conditions of a group are consecutive
             weights[row, first_of_group : first_of_group + len(group)] = 1 / len(group)
             first_of_group += len(group)
         return weights
 
     def weights_of(self, kind: Kind) -> NDArray[np.float64]:
+        # Returns the rows of `weights` for single tokens of this kind, shape (tokens, conditions); one row
+        # for clean texts.
         selected_groups = []
         for index, group in enumerate(self.groups):
             condition = group[0]  # all conditions of a group have the same kind and the same tokens
-            # Where each text draws its token, as in the edits of the paper, no text has several.
+            # If each text draws its token, as in the edits of the paper, no text has several tokens.
             is_mixture = len(condition.tokens) > 1 and not condition.draws_token
             if condition.kind is kind and not is_mixture:
                 selected_groups.append(index)
-        # Shape (tokens of this kind, conditions); clean texts have one row.
         return self.weights[selected_groups]
 
 
@@ -212,7 +215,7 @@ def _make_condition_rows(
     confidence: float,
     tokens_by_id: Mapping[int, TokenRecord],
 ) -> Rows:
-    scores_on_all_units = resampled_scores[0]  # the other rows are on samples of them
+    scores_on_all_units = resampled_scores[0]  # all further rows have scores on samples of the units
     (clean_weights,) = groups.weights_of(Kind.CLEAN)
     scores = combine(groups.weights, scores_on_all_units).tolist()
     drops = contrast_intervals(resampled_scores, clean_weights - groups.weights, confidence)
@@ -228,7 +231,7 @@ def _make_condition_rows(
 def _compute_effect(
     resampled_scores: NDArray[np.float64], groups: _Groups, confidence: float, key: Sequence[int]
 ) -> dict[str, Any]:
-    """Return columns of the table effects: mean scores, drops from the clean score, and a test of them.
+    """Return columns of the table effects: mean scores, drops from the clean score, and a test of the drops.
 
     ``resampled_scores`` has the scores on all units in its first row; see `stickytoken.intervals.resampled`.
     """
@@ -257,8 +260,8 @@ def _compute_effect(
 
 
 def _test_drops(groups: _Groups, scores: NDArray[np.float64], key: Sequence[int]) -> dict[str, Any]:
-    # With the edits of the paper, each text draws its token (clean texts have none to draw). So no token is
-    # measured alone, and only several tasks can be tested together.
+    # With the edits of the paper, each text draws its token. So no token is measured alone, and a single task
+    # cannot be tested.
     if any(condition.draws_token for condition in groups.conditions):
         return {"tokens": 0, "benign_tokens": 0, "effect_size": None, "p_value": None}
     p_value, effect_size = permutation_test(_arrange_by_matched_set(groups, scores), key)
@@ -271,10 +274,9 @@ def _test_drops(groups: _Groups, scores: NDArray[np.float64], key: Sequence[int]
 
 
 def _arrange_by_matched_set(groups: _Groups, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    # Returns the drops in score as `permutation_test` takes them: a row for each sticky token, which comes
-    # first, and its benign matches. Example: the sticky tokens S and T, and their benign matches in the order
-    # S1, T1, S2, T2. Weights have a row for each token, by which `combine` averages the scores of its
-    # conditions.
+    # Returns the drops in score as `permutation_test` takes them: each row has a sticky token, followed by
+    # its benign matches. The comments below have the example of the sticky tokens S and T, with the benign
+    # matches S1, T1, S2 and T2, in this order. `combine` averages the scores of a token's conditions.
     clean_weights = groups.weights_of(Kind.CLEAN)
     sticky_drops = combine(clean_weights - groups.weights_of(Kind.STICKY), scores)
     benign_drops = combine(clean_weights - groups.weights_of(Kind.BENIGN), scores)

@@ -17,7 +17,7 @@ NAMED = "named"
 
 
 class TokenRecord(resume.Record):
-    """A measured token, or a benign token that is matched to one."""
+    """A measured token, or a benign token that is matched to a measured token."""
 
     token_id: int
     token: str  # vocabulary string
@@ -40,12 +40,12 @@ class TaskRecord(resume.Record):
 
 
 class PairedTestRecord(resume.Record):
-    """Tests over tasks of whether sticky tokens lower the main scores more than benign ones do."""
+    """Tests over tasks of whether sticky tokens lower the main scores more than benign tokens do."""
 
     tasks: int
-    difference: float  # mean over the tasks of the score with benign tokens minus that with sticky tokens
+    difference: float  # mean over tasks of the score with benign tokens minus the score with sticky tokens
     t: float  # statistic of the paired t-test of Chen et al. (2025)
-    p_value: float  # of the t-test, one-sided
+    p_value: float  # one-sided p-value of the t-test
     cohens_d: float  # mean of the differences, divided by their standard deviation
     permutation_p: float  # one-sided p-value of the permutation test that exchanges the two scores of a task
 

@@ -41,7 +41,7 @@ def headed(
     headings = []
     for column in columns:
         end_of_name = column.rpartition("_")[2]
-        if end_of_name in ("low", "high"):  # of an interval, which stands beside its value
+        if end_of_name in ("low", "high"):  # enough, because an interval stands beside its value
             heading = end_of_name
         else:
             heading = _HEADINGS.get(column, column.replace("_", " "))
@@ -94,7 +94,7 @@ def conclusion(effect: Row, kind: str) -> str:
     if p_value is None:
         return "too few tokens to conclude (the metric is not defined for all of them)"
     probabilities = f"p {_format_probability(p_value)}"
-    if q_value is not None and q_value != p_value:  # with a single task, they are equal
+    if q_value is not None and q_value != p_value:  # with a single task, both are equal
         probabilities += f", corrected over tasks q {_format_probability(q_value)}"
     if effect["difference"] <= 0:
         return f"no sign that {kind} tokens cost more ({probabilities})"
@@ -176,7 +176,7 @@ def _write_task_sentences(
             f"{row['score']:.4f}"
         )
         if row["drop_low"] is not None:
-            # A drop is a negative change, so the ends of its interval change places.
+            # A drop is a negative change, so the high end of the drop is the low end of the change.
             interval = f"{-row['drop_high']:+.4f} to {-row['drop_low']:+.4f}"
             sentence += f" (change {interval}, {settings.confidence:.0%} interval)"
         benign_drops = conditions.filter(conditions["token_id"].is_in(benign_ids))["drop"].drop_nulls()

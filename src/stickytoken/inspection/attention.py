@@ -50,7 +50,7 @@ def find_attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[
         attention weights, or if, for some layer, no module is found that returns the layer's weights.
     """
     config = getattr(backbone, "config", None)
-    if config is None:  # no transformer
+    if config is None:  # the model has no transformer
         return {}
     # The model's output lists the attention weights of all layers. To find the module that computed the
     # weights of a layer, the weights that single modules return are recorded and compared with this list.
@@ -98,13 +98,14 @@ def find_attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[
 
 @contextmanager
 def _recording_outputs(backbone: Any, weight_lists: list[list[torch.Tensor]]) -> Iterator[None]:
-    """Context manager that wraps the backbone's ``forward`` to record the attention weights in its output.
+    """Record the attention weights in the output of the backbone's ``forward``, in a ``with`` block.
 
     Each call of ``forward`` appends a list with the weights of all layers to ``weight_lists``. The list is
     empty if the output has no weights.
     """
     forward = backbone.forward
-    # A user may have replaced the method of the class with a function in the instance. It is put back.
+    # If the user has replaced the method with a function in the instance, this function is put back at the
+    # end.
     users_forward = vars(backbone).get("forward")
 
     @wraps(forward)  # keeps the signature, because callers inspect it to choose arguments
@@ -170,7 +171,7 @@ def collecting_attention(
     handles = [module.register_forward_hook(append_weights_of_parts) for module in sources]
     try:
         with using_plain_attention(backbone), ExitStack() as stack:
-            # Asking for weights would be an error in a model that cannot switch away from fused kernels.
+            # A model that cannot switch away from fused kernels raises an error if it is asked for weights.
             is_plain = getattr(config, "_attn_implementation", None) in (None, "eager")
             # Older models return weights only if the configuration asks for them. Newer models, which declare
             # the outputs that can be recorded, do not need this setting.
@@ -185,7 +186,7 @@ def collecting_attention(
 
 @contextmanager
 def using_plain_attention(backbone: Any) -> Iterator[None]:
-    """Context manager that switches a model to plain (eager) attention if the model allows it.
+    """Switch a model to plain (eager) attention in a ``with`` block, if the model allows it.
 
     Fused kernels return no attention weights.
     """

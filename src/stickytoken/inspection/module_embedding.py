@@ -40,18 +40,18 @@ class Inside:
     around the text. States that the model does not expose are None.
 
     Attributes:
-        labels: For each position, the index of the part that the token belongs to, shape (T,). The last part
-            consists of the tokens that the model adds around the text.
+        part_of_token: For each token, the index of the part of the text that the token belongs to, shape
+            (T,). The last part consists of the tokens that the model adds around the text.
         hidden: The embeddings, followed by the states of each layer, shape (layers + 1, T, D).
         attention: Mean attention weights, shape (layers, heads, attending parts, attended parts); NaN if the
-            attending part has no positions.
+            attending part has no tokens.
         pooled: Pooled last hidden states, shape (P,).
         pooled_by_part: Contribution of each part to the pooled states, shape (parts, P); None if the pooled
             states are not exposed, or are not a sum over parts.
         vector: Output of the model, shape (d,).
     """
 
-    labels: NDArray[np.intp]
+    part_of_token: NDArray[np.intp]
     hidden: NDArray[np.float32] | None
     attention: NDArray[np.float64] | None
     pooled: NDArray[np.float64] | None
@@ -104,21 +104,21 @@ class Inspector(ABC):
 
     @abstractmethod
     def look_at_batch(
-        self, contents: Sequence[tuple[int, ...]], labels: Sequence[Sequence[int]], around_label: int
+        self, contents: Sequence[tuple[int, ...]], part_of_id: Sequence[Sequence[int]], around_part: int
     ) -> list[Inside]:
         """Run `look` on one batch of texts that have the same number of content ids."""
 
     def look(
-        self, contents: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], around_label: int
+        self, contents: Sequence[Sequence[int]], part_of_id: Sequence[Sequence[int]], around_part: int
     ) -> list[Inside]:
         """Encode texts, and return the internal states of the model for each text.
 
         Args:
             contents: Content ids of each text, which are the text's token ids without the tokens that the
                 model adds around the text.
-            labels: For each content id, the index of the part that the token belongs to. Parts are numbered
-                from 0.
-            around_label: Index of the part that consists of the tokens around a text. No part has a larger
+            part_of_id: For each text, the index of the part that each of its content ids belongs to. Parts
+                are numbered from 0.
+            around_part: Index of the part that consists of the tokens around a text. No part has a larger
                 index.
 
         Raises:
@@ -137,8 +137,8 @@ class Inspector(ABC):
             with computing(self._network):
                 for batch in self._divide_to_fit_memory(lengths):
                     batch_contents = [texts[index] for index in batch]
-                    batch_labels = [labels[index] for index in batch]
-                    batch_insides = self.look_at_batch(batch_contents, batch_labels, around_label)
+                    batch_parts = [part_of_id[index] for index in batch]
+                    batch_insides = self.look_at_batch(batch_contents, batch_parts, around_part)
                     insides |= dict(zip(batch.tolist(), batch_insides, strict=True))
         except torch.OutOfMemoryError as error:
             raise EncodingError(
@@ -152,7 +152,7 @@ class Inspector(ABC):
         return in_order
 
     def _divide_to_fit_memory(self, lengths: Sequence[int]) -> Iterator[NDArray[np.intp]]:
-        # Guesses take the place of what the model does not declare.
+        # If the model does not declare its numbers of heads and layers or its width, guesses are used.
         config = getattr(self._backbone, "config", None)
         heads = getattr(config, "num_attention_heads", None) or 32
         layers = getattr(config, "num_hidden_layers", None) or 1
@@ -166,23 +166,29 @@ class Inspector(ABC):
             yield from np.array_split(group, math.ceil(len(group) / batch_size))
 
 
-def split_texts(
+def split_batch_states(
     *,
-    labels: NDArray[np.intp],
+    part_of_token: NDArray[np.intp],
     hidden: torch.Tensor | None,
     attention_by_layer: Sequence[torch.Tensor],
     pooled: torch.Tensor | None,
     pooled_by_part: torch.Tensor | None,
     vectors: NDArray[np.float32],
 ) -> list[Inside]:
-    """Return the internal states of each text of a batch, from those of the whole batch."""
-    # The layers can be stacked only if there is one and all of them have the same number of heads, as in all
-    # but a few models.
+    """Return the internal states of each text of a batch, from the internal states of the whole batch.
+
+    The arguments have the meaning and shape of the attributes of `Inside` (``vectors``: of `Inside.vector`),
+    with texts as an additional first axis. ``attention_by_layer`` has one tensor for each layer, shape
+    (texts, heads, attending parts, attended parts), or none if the model does not expose attention.
+    """
+    # The weights of layers with different numbers of heads cannot be stacked, so they are left out. In nearly
+    # all models, every layer has the same number of heads.
     head_counts = {layer.shape[1] for layer in attention_by_layer}
     weights = torch.stack(list(attention_by_layer), dim=1) if len(head_counts) == 1 else None
     return [
         Inside(
-            labels=labels[row],
+            part_of_token=part_of_token[row],
+            # Not converted to float64, because the states of all layers take much memory.
             hidden=None if hidden is None else hidden[row].numpy(),
             attention=None if weights is None else _to_numpy(weights[row]),
             pooled=None if pooled is None else _to_numpy(pooled[row]),
@@ -207,31 +213,31 @@ class ModuleInspector(Inspector):
         self._embeddings = input_embeddings(encoder.model)
         self._length = lambda content_length: content_length + encoder.template.overhead
         self.has_layers = not encoder.template.flat  # only static models, without layers, read flat inputs
-        # A static model has no pooling module, but pools by the mean.
+        # A static model has no pooling module: its vector is the mean of its token embeddings.
         mode = getattr(self._pooling, "pooling_mode", None) if self.has_layers else "mean"
         # A pooling module may join the results of several modes.
         self.pooling = mode if mode is None or isinstance(mode, str) else "+".join(mode)
 
     def look_at_batch(
-        self, contents: Sequence[tuple[int, ...]], labels: Sequence[Sequence[int]], around_label: int
+        self, contents: Sequence[tuple[int, ...]], part_of_id: Sequence[Sequence[int]], around_part: int
     ) -> list[Inside]:
         """Return the internal states of the model for each text.
 
         All texts have the same number of content ids. The arguments are those of `look`. Attention weights
-        are summed over the positions of the attended part, and averaged over those of the attending part.
+        are summed over the tokens of the attended part, and averaged over the tokens of the attending part.
         The states are pooled over the whole text, and also over each part, with the states of all other parts
         set to zero.
         """
         template = self.encoder.template
         length = len(contents[0])
         start = len(template.before)
-        part_count = around_label + 1  # the last part consists of the tokens around the text
-        part_labels = np.full((len(contents), length + template.overhead), around_label, dtype=np.intp)
-        part_labels[:, start : start + length] = labels
-        # 1 if the position belongs to the part, else 0, shape (texts, T, parts)
-        is_in_part = torch.nn.functional.one_hot(torch.from_numpy(part_labels), part_count).float()
+        part_count = around_part + 1  # the last part consists of the tokens around the text
+        part_of_token = np.full((len(contents), length + template.overhead), around_part, dtype=np.intp)
+        part_of_token[:, start : start + length] = part_of_id
+        # 1 if the token belongs to the part, else 0, shape (texts, T, parts)
+        is_in_part = torch.nn.functional.one_hot(torch.from_numpy(part_of_token), part_count).float()
         if template.flat:  # a static model
-            return self._look_at_static_batch(contents, part_labels, is_in_part)
+            return self._look_at_static_batch(contents, part_of_token, is_in_part)
         pooling = self._pooling
         pooling_inputs: list[dict[str, Any]] = []  # arguments of each call of the pooling module
         with ExitStack() as stack:
@@ -257,8 +263,8 @@ class ModuleInspector(Inspector):
         if pooling is not None and pooling_inputs:
             pooled, pooled_by_part = _pool_by_part(pooling, pooling_inputs[-1], is_in_part)
         output = features["sentence_embedding"].float().cpu().numpy()
-        return split_texts(
-            labels=part_labels,
+        return split_batch_states(
+            part_of_token=part_of_token,
             hidden=hidden,
             attention_by_layer=attention_by_layer,
             pooled=pooled,
@@ -267,16 +273,16 @@ class ModuleInspector(Inspector):
         )
 
     def _look_at_static_batch(
-        self, contents: Sequence[tuple[int, ...]], part_labels: NDArray[np.intp], is_in_part: torch.Tensor
+        self, contents: Sequence[tuple[int, ...]], part_of_token: NDArray[np.intp], is_in_part: torch.Tensor
     ) -> list[Inside]:
-        # `part_labels` (texts, T) and `is_in_part` (texts, T, parts) both say which part a position is in.
+        # `part_of_token` (texts, T) and `is_in_part` (texts, T, parts) both say which part a token is in.
         weight = self._embeddings.weight
         embeddings = weight[torch.tensor(contents, device=weight.device)].float()  # shape (texts, T, D)
-        # The mean over all T positions, as a sum over parts. t: text, q: position, g: part, d: component
+        # The mean over all T tokens, as a sum over parts. t: text, q: token, g: part, d: component
         pooled_by_part = torch.einsum("tqg,tqd->tgd", is_in_part.to(embeddings), embeddings)
         pooled_by_part /= embeddings.shape[1]
-        return split_texts(
-            labels=part_labels,
+        return split_batch_states(
+            part_of_token=part_of_token,
             hidden=embeddings[:, None].cpu(),  # no layers: shape (texts, 1, T, D)
             attention_by_layer=(),
             pooled=pooled_by_part.sum(dim=1),
@@ -304,8 +310,12 @@ class ModuleInspector(Inspector):
 def _pool_by_part(
     pooling: Any, inputs: dict[str, Any], is_in_part: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Pool all states (texts, P), and those of each part (texts, parts, P); None if these don't add up."""
-    states = inputs["token_embeddings"]  # of all positions, shape (texts, T, D)
+    """Return the pooled states of each text, and the contribution of each part to them.
+
+    The shapes are (texts, P) and (texts, parts, P). The contributions are None if they don't add up to the
+    pooled states. ``is_in_part`` is 1 if a token belongs to a part, else 0, shape (texts, T, parts).
+    """
+    states = inputs["token_embeddings"]  # the last hidden states of all tokens, shape (texts, T, D)
 
     def pool(states: torch.Tensor) -> Any:
         return pooling({**inputs, "token_embeddings": states})["sentence_embedding"].float()
@@ -313,7 +323,7 @@ def _pool_by_part(
     pooled = pool(states.clone())  # a copy, because the pooling may change its input
     pooled_parts = []
     for is_in_this_part in is_in_part.to(states).unbind(dim=-1):  # shape (texts, T)
-        states_of_part = states * is_in_this_part[..., None]  # zero at all other positions
+        states_of_part = states * is_in_this_part[..., None]  # zero for tokens of other parts
         pooled_parts.append(pool(states_of_part))
     pooled_by_part = torch.stack(pooled_parts, dim=1)
     error = (pooled_by_part.sum(dim=1) - pooled).norm(dim=-1)

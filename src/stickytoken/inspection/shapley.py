@@ -33,7 +33,7 @@ _Step: TypeAlias = tuple[int, frozenset[int]]
 
 
 def divide_vector(
-    encoder: IdReader, ids: Sequence[int], labels: Sequence[int], watch: Watch | None = None
+    encoder: IdReader, ids: Sequence[int], part_of_id: Sequence[int], watch: Watch | None = None
 ) -> Floats:
     """Divide the unit vector of a text among its parts.
 
@@ -45,7 +45,7 @@ def divide_vector(
     Args:
         encoder: The model.
         ids: Content ids of the text.
-        labels: For each id, the index of the part to which it belongs. Parts are numbered from 0 without
+        part_of_id: For each id, the index of the part to which it belongs. Parts are numbered from 0 without
             gaps.
         watch: Called after every batch, with the number of encoded subsets of the parts and their total.
 
@@ -55,42 +55,46 @@ def divide_vector(
     Raises:
         EncodingError: The model cannot read the text, or its vector is not finite.
     """
-    count = max(labels) + 1
-    # A step adds a part to those before it. Its weight is the share of all orders in which it occurs.
-    weight_of_step = _compute_exact_weights(count) if count <= MAX_EXACT_PARTS else _sample_weights(count)
+    part_count = max(part_of_id) + 1
+    # A step adds a part to the set of parts before it. The weight of a step is the share of all orders in
+    # which the step occurs.
+    if part_count <= MAX_EXACT_PARTS:
+        weight_of_step = _compute_exact_weights(part_count)
+    else:
+        weight_of_step = _sample_weights(part_count)
     # Every step needs the unit vectors of two sets of parts, the set before it and the set after it.
     subsets: set[frozenset[int]] = set()
     for part, before in weight_of_step:
         subsets |= {before, before | {part}}
-    unit_of_subset = _encode_subsets(encoder, ids, labels, subsets, watch)
+    unit_of_subset = _encode_subsets(encoder, ids, part_of_id, subsets, watch)
     dimension = len(unit_of_subset[frozenset()])
-    contributions = np.zeros((count, dimension))
+    contributions = np.zeros((part_count, dimension))
     for (part, before), weight in weight_of_step.items():
         contributions[part] += weight * (unit_of_subset[before | {part}] - unit_of_subset[before])
     return contributions
 
 
-def _compute_exact_weights(count: int) -> dict[_Step, float]:
-    """The share of all orders in which each step occurs: a part and the set of parts before it."""
+def _compute_exact_weights(part_count: int) -> dict[_Step, float]:
+    """Return the share of all orders that have each step: a part and the set of parts before it."""
     weights: dict[_Step, float] = {}
-    for part in range(count):
-        others = [other for other in range(count) if other != part]
-        for size in range(count):
-            # The part is equally likely at every position, and so is every set of this size before it.
-            weight = 1 / (count * comb(count - 1, size))
-            for before in combinations(others, size):
+    for part in range(part_count):
+        other_parts = [other for other in range(part_count) if other != part]
+        for size in range(part_count):
+            # In an order, a part has each number of parts before it equally often, and each set of that size.
+            weight = 1 / (part_count * comb(part_count - 1, size))
+            for before in combinations(other_parts, size):
                 weights[part, frozenset(before)] = weight
     return weights
 
 
-def _sample_weights(count: int) -> dict[_Step, float]:
-    """The share of random orders in which each step occurs: a part and the set of parts before it."""
-    generator = np.random.default_rng((0, count))  # texts with as many parts get the same orders
-    # In one order, ``count`` sets of parts are encoded: a set after every added part.
-    pair_count = max(_MIN_ORDERS, ENCODED_TEXTS // count) // 2
+def _sample_weights(part_count: int) -> dict[_Step, float]:
+    """Return the share of random orders that have each step: a part and the set of parts before it."""
+    generator = np.random.default_rng((0, part_count))  # texts with equally many parts get the same orders
+    # In one order, ``part_count`` sets of parts are encoded: a set after every added part.
+    pair_count = max(_MIN_ORDERS, ENCODED_TEXTS // part_count) // 2
     orders: list[list[int]] = []
     for _ in range(pair_count):
-        order = generator.permutation(count).tolist()
+        order = generator.permutation(part_count).tolist()
         orders += [order, order[::-1]]  # an order and its reverse lower the error of the mean
     step_counts: Counter[_Step] = Counter()
     for order in orders:
@@ -102,11 +106,14 @@ def _sample_weights(count: int) -> dict[_Step, float]:
 def _encode_subsets(
     encoder: IdReader,
     ids: Sequence[int],
-    labels: Sequence[int],
+    part_of_id: Sequence[int],
     subsets: Iterable[frozenset[int]],
     watch: Watch | None,
 ) -> dict[frozenset[int], Floats]:
-    """The unit vector of each set of parts; zero for the empty one, and if the model gives zeros."""
+    """Return the unit vector of the text that consists of each set of parts, keyed by the set.
+
+    It is the zero vector for the empty set, and for a text that the model encodes as zeros.
+    """
     not_empty = [subset for subset in subsets if subset]
     # Texts of similar length fill batches, and a fixed order gives the same numbers again.
     by_size = sorted(not_empty, key=lambda subset: (len(subset), sorted(subset)))
@@ -114,8 +121,8 @@ def _encode_subsets(
     for start in range(0, len(by_size), _BATCH):
         contents = []
         for subset in by_size[start : start + _BATCH]:
-            labelled_ids = zip(ids, labels, strict=True)
-            contents.append(tuple(token_id for token_id, label in labelled_ids if label in subset))
+            ids_with_parts = zip(ids, part_of_id, strict=True)
+            contents.append(tuple(token_id for token_id, part in ids_with_parts if part in subset))
         units.extend(exact_unit_vectors(encoder.encode_ids(contents, allow_zero=True)))
         if watch is not None:
             watch(len(units), len(by_size))

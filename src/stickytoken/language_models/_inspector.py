@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from stickytoken.inspection.attention import Sources, collecting_attention, find_attention_sources
-from stickytoken.inspection.module_embedding import Inside, Inspector, split_texts
+from stickytoken.inspection.module_embedding import Inside, Inspector, split_batch_states
 from stickytoken.language_models.encoder import CausalPromptEncoder
 from stickytoken.language_models.running.model import PromptedModel, PromptRow
 from stickytoken.language_models.running.steering import compute_prompt_states
@@ -27,7 +27,7 @@ class PromptInspector(Inspector):
     encoder: CausalPromptEncoder
 
     def __init__(self, encoder: CausalPromptEncoder) -> None:
-        """Keep the parts of the encoder, and name its pooling: which states its vector is the mean of."""
+        """Keep the encoder and its decoder, and name the pooling: of which states the vector is the mean."""
         self.encoder = encoder
         self._prompted = encoder.prompted
         self._decoder = encoder.prompted.decoder
@@ -54,11 +54,11 @@ class PromptInspector(Inspector):
         return find_attention_sources(model, model, run_once)
 
     def look_at_batch(
-        self, contents: Sequence[tuple[int, ...]], labels: Sequence[Sequence[int]], around_label: int
+        self, contents: Sequence[tuple[int, ...]], part_of_id: Sequence[Sequence[int]], around_part: int
     ) -> list[Inside]:
         # For each prompt, the states of the model for each text in it.
         insides_by_prompt = [
-            self._look_at_prompt(prompt, contents, labels, around_label)
+            self._look_at_prompt(prompt, contents, part_of_id, around_part)
             for prompt in range(len(self._prompted.prompts))
         ]
         insides_by_text = zip(*insides_by_prompt, strict=True)
@@ -68,29 +68,29 @@ class PromptInspector(Inspector):
         self,
         prompt_index: int,
         contents: Sequence[tuple[int, ...]],
-        labels: Sequence[Sequence[int]],
-        around_label: int,
+        part_of_id: Sequence[Sequence[int]],
+        around_part: int,
     ) -> list[Inside]:
         """Return the internal states of the model for each text in one of the prompts.
 
-        A text is divided into parts, such as words. ``labels`` has the part of each of its tokens; those of
-        the prompt around it are the last part, ``around_label``. Attention weights are summed over the
-        positions of the attended part, and averaged over those of the attending part. States are pooled over
-        the whole text, and also over each part, with the states of all other parts set to zero. The pooled
-        states of a text are also its vector, which is not normalised.
+        A text is divided into parts, such as words. ``part_of_id`` has, for each text, the part of each of
+        its content ids. The tokens of the prompt around a text are its last part, ``around_part``. Attention
+        weights are summed over the tokens of the attended part, and averaged over the tokens of the attending
+        part. States are pooled over the whole text, and also over each part, with the states of all other
+        parts set to zero. The pooled states of a text are also its vector, which is not normalised.
         """
         prompted = self._prompted
-        part_count = around_label + 1
+        part_count = around_part + 1
         rows = [PromptRow(prompt_index, content) for content in contents]
-        # The part of each position in a filled prompt, shape (texts, positions).
-        part_labels = torch.stack(
+        # The part of each token in a filled prompt, shape (texts, positions).
+        part_of_token = torch.stack(
             [
-                _spread_over_positions(prompted, row, row_labels, template_value=around_label)
-                for row, row_labels in zip(rows, labels, strict=True)
+                _spread_over_positions(prompted, row, parts_of_row, template_value=around_part)
+                for row, parts_of_row in zip(rows, part_of_id, strict=True)
             ]
         )
         # 1 if the position belongs to the part, else 0, shape (texts, positions, parts)
-        members = torch.nn.functional.one_hot(part_labels, part_count).float()
+        members = torch.nn.functional.one_hot(part_of_token, part_count).float()
         batch = prompted.batch(prompted.layout(rows))
         # The vector is read after this number of layers. The model may have more layers, which are not run.
         reading_layer = prompted.layer_count
@@ -108,8 +108,8 @@ class PromptInspector(Inspector):
         # Layers that differ in width cannot be stacked.
         have_one_shape = len({states.shape for states in in_order}) == 1
         hidden = torch.stack(in_order, dim=1) if have_one_shape else None
-        return split_texts(
-            labels=part_labels.numpy(),
+        return split_batch_states(
+            part_of_token=part_of_token.numpy(),
             hidden=hidden,
             attention_by_layer=attention_by_layer,
             pooled=pooled,
@@ -118,13 +118,18 @@ class PromptInspector(Inspector):
         )
 
     def _join_prompts(self, insides: Sequence[Inside]) -> Inside:
+        """Return the internal states of a text in all prompts, from its internal states in each prompt.
+
+        The tokens of the prompts follow one another; vector, pooled states and attention are means over
+        prompts.
+        """
         vector = np.stack([inside.vector for inside in insides]).mean(axis=0)
         hidden = [inside.hidden for inside in insides if inside.hidden is not None]
         # `_look_at_prompt` always pools; the conditions are for mypy.
         pooled = [inside.pooled for inside in insides if inside.pooled is not None]
         pooled_by_part = [inside.pooled_by_part for inside in insides if inside.pooled_by_part is not None]
         return Inside(
-            labels=np.concatenate([inside.labels for inside in insides]),
+            part_of_token=np.concatenate([inside.part_of_token for inside in insides]),
             hidden=np.concatenate(hidden, axis=1) if len(hidden) == len(insides) else None,
             attention=_average_attention(insides),
             pooled=np.stack(pooled).mean(axis=0),
@@ -134,20 +139,23 @@ class PromptInspector(Inspector):
 
 
 def _average_attention(insides: Sequence[Inside]) -> NDArray[np.float64] | None:
-    """The mean over prompts, weighted by the attending part's positions; shaped like `Inside.attention`."""
+    """Return the mean attention over prompts, in the shape of `Inside.attention`.
+
+    A prompt counts by the number of tokens that the attending part has in it.
+    """
     weights = [inside.attention for inside in insides if inside.attention is not None]
-    if len(weights) != len(insides):  # the model exposes none
+    if len(weights) != len(insides):  # the model exposes no attention
         return None
     part_count = weights[0].shape[-1]
-    # Positions of each part in each prompt, shape (prompts, parts).
-    counts = np.array([np.bincount(inside.labels, minlength=part_count) for inside in insides])
-    # If a part has no positions in a prompt, its weights there are NaN. Treat them as 0. `[:, None]` weights
-    # the attending parts.
+    # Number of tokens of each part in each prompt, shape (prompts, parts).
+    counts = np.array([np.bincount(inside.part_of_token, minlength=part_count) for inside in insides])
+    # If a part has no tokens in a prompt, its attention weights there are NaN, which become 0. The index
+    # `[:, None]` multiplies each attending part by its number of tokens.
     sums: NDArray[np.float64] = sum(
         np.nan_to_num(prompt_weights) * prompt_counts[:, None]
         for prompt_weights, prompt_counts in zip(weights, counts, strict=True)
     )
-    with np.errstate(invalid="ignore"):  # a part without positions in any prompt has the mean 0 / 0, NaN
+    with np.errstate(invalid="ignore"):  # a part without tokens in any prompt has the mean 0 / 0, NaN
         means: NDArray[np.float64] = sums / counts.sum(axis=0)[:, None]
     return means
 
@@ -155,6 +163,8 @@ def _average_attention(insides: Sequence[Inside]) -> NDArray[np.float64] | None:
 def _spread_over_positions(
     model: PromptedModel, row: PromptRow, values: Sequence[int], template_value: int
 ) -> torch.Tensor:
+    # Returns, for each position of a filled prompt, the value of its content id, or ``template_value`` for a
+    # position of the template.
     prompt = model.prompts[row.prompt]
     by_position = torch.full((prompt.length(len(row.content)),), template_value)
     for content_range in prompt.content_ranges(len(row.content)):  # two in an echo, which repeats the text

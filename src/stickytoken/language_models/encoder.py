@@ -79,8 +79,8 @@ class CausalPromptEncoder(ModelEncoder):
         self._requested_length = max_length
         self._reuse_limits = reuse
         self._decoder = find_decoder(model, name)
-        # Copies of the user's tokenizer, keyed by whether the placeholder was added to the copy. Without it,
-        # the copy has the vocabulary that is searched for sticky tokens.
+        # Copies of the user's tokenizer, keyed by whether the placeholder of token prepending was added to
+        # the copy. The copy without the placeholder has the vocabulary that is searched for sticky tokens.
         self._tokenizers: dict[bool, OwnTokenizer] = {}
         super().__init__(self._decoder.model, name, precision)
 
@@ -95,7 +95,7 @@ class CausalPromptEncoder(ModelEncoder):
         self._runner = self._make_runner()
 
     def _get_tokenizer_copy(self, with_placeholder: bool) -> OwnTokenizer:
-        """Copying takes seconds, so each copy is made only once."""
+        # Copying takes seconds, so each copy is made only once.
         if with_placeholder not in self._tokenizers:
             copied = copy_tokenizer(self.user_tokenizer, self.name, with_placeholder)
             self._tokenizers[with_placeholder] = copied
@@ -107,7 +107,7 @@ class CausalPromptEncoder(ModelEncoder):
         )
 
     def _settings(self) -> tuple[object, ...]:
-        # The maximum length, and which ids can be read, depend on these.
+        # These settings decide the maximum length and which ids can be read.
         return (getattr(self.user_tokenizer, "model_max_length", None), self._decoder.rows)
 
     def _reconfigure(self) -> None:
@@ -147,7 +147,7 @@ class CausalPromptEncoder(ModelEncoder):
             placeholder_hash = hashlib.sha256(placeholder.numpy().tobytes()).hexdigest()
         layers_overwritten = None
         if prepending is not None:
-            # All exits behind the last layer give the same vectors.
+            # All exits beyond the last layer give the same vectors.
             layers_overwritten = [prepending.start, min(prepending.exit, self.layers)]
         description: dict[str, Any] = {
             "model": type(self._decoder.model).__name__,
@@ -170,7 +170,7 @@ class CausalPromptEncoder(ModelEncoder):
         self._apply_model_changes()
         other = self._copy()
         other.reading = reading
-        other._token_budget = self._runner.token_budget  # which may have been reduced to fit into memory
+        other._token_budget = self._runner.token_budget  # may have been reduced to fit into memory
         other._reset()  # computes again what depends on the reading
         return other
 
@@ -181,7 +181,7 @@ class CausalPromptEncoder(ModelEncoder):
 
         from stickytoken.language_models.module import CausalPrompt
 
-        # `Prompting` has only the name of a prompt or one template. The prompt itself may have several.
+        # `Prompting` has only the name of a prompt or one template. The `Prompt` may have several templates.
         options = self.reading.prompting.as_options() | {"prompt": self.reading.prompt}
         module = CausalPrompt(self._model, self.user_tokenizer, **options)
         later_modules = [Normalize()] if self.normalizes else []
@@ -203,7 +203,8 @@ class CausalPromptEncoder(ModelEncoder):
     def fits(self, ids: Sequence[int]) -> bool:
         if self.max_length is not None and self.prompted.length(len(ids)) > self.max_length:
             return False
-        # Apart from the placeholder, the known ids are consecutive, so the smallest and the largest suffice.
+        # Apart from the placeholder, the known ids are consecutive, so it is enough to check the smallest and
+        # the largest id.
         return self.prompted.knows(min(ids, default=0)) and self.prompted.knows(max(ids, default=0))
 
     def encode_layers(self, texts: Sequence[str], layers: Sequence[int]) -> NDArray[np.float32]:
@@ -212,7 +213,7 @@ class CausalPromptEncoder(ModelEncoder):
         contents = [text.ids for text in self.tokenize(texts)]
         for text, content in zip(texts, contents, strict=True):
             self.check_input(content, partial(quote_text, text))
-        if not contents:  # the runner takes at least one
+        if not contents:  # the runner needs at least one input
             return np.empty((0, len(layer_counts), self.dimension), np.float32)
         return self._forward_all(contents, layer_counts)
 
@@ -220,15 +221,16 @@ class CausalPromptEncoder(ModelEncoder):
         return self._forward_all(contents, [self.prompted.layer_count])[:, 0]
 
     def _forward_all(self, contents: Sequence[Content], layer_counts: Sequence[int]) -> NDArray[np.float32]:
+        # Returns the vectors after each number of layers, shape (texts, layer counts, d).
         with computing(self._network), self._arithmetic():
             return self._runner.vectors(contents, layer_counts)
 
     def usable_entries(self) -> list[int]:
         return [entry for entry in self.entries_tokenizer.entries if self.prompted.knows(entry)]
 
-    def _center(self, exact: NDArray[np.float32]) -> Any:
+    def _center(self, exact_vectors: NDArray[np.float32]) -> Any:
         # All vectors of one prompt share a direction that says nothing about their texts.
-        return exact.mean(axis=0, keepdims=True)
+        return exact_vectors.mean(axis=0, keepdims=True)
 
     def check_input(self, content: Content, label: Callable[[], str]) -> None:
         """Raise an error if the model cannot read the content of a text in the prompt."""

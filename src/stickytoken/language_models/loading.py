@@ -1,4 +1,4 @@
-"""Load a language model with its prompt. The loader of all models knows language models by this module."""
+"""Load a language model with its prompt. `stickytoken.loading` calls this module for language models."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def load_language_model(source: ModelSource, spec: EncoderSpec, saved_modules: l
     from stickytoken.language_models.reading import make_reading
     from stickytoken.language_models.running.decoder import find_decoder
 
-    for option in ("prompt_name", "query_prompt"):  # of `Prompting`, which other models use
+    for option in ("prompt_name", "query_prompt"):  # fields of `Prompting` that are for other models only
         value = getattr(spec.prompting, option)
         if value is not None:
             raise InputError(
@@ -100,8 +100,8 @@ def load_language_model(source: ModelSource, spec: EncoderSpec, saved_modules: l
         normalize=normalize,
         precision=spec.precision,
     )
-    # Loading by this spec must give the same encoder. Of a saved model it may have no options: they are read
-    # from its folder again.
+    # Loading by this spec must give the same encoder. The spec of a saved model keeps no prompt options,
+    # because they are read from the model's folder again.
     encoder.spec = replace(
         spec,
         device=encoder.device,

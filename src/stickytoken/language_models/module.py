@@ -144,7 +144,7 @@ class CausalPrompt(InputModule):
         options: dict[str, Any] = {"subfolder": subfolder, "token": token, "revision": revision}
         options["local_files_only"] = local_files_only
         config = cls.load_config(name, cache_folder=cache_folder, **options)
-        # transformers calls the folder of the cache otherwise than sentence-transformers.
+        # transformers has another name for `cache_folder` of sentence-transformers.
         options |= {"cache_dir": cache_folder, "trust_remote_code": bool(kwargs.get("trust_remote_code"))}
         model = AutoModel.from_pretrained(name, **options, **(kwargs.get("model_kwargs") or {}))
         tokenizer = AutoTokenizer.from_pretrained(name, **options, **(kwargs.get("processor_kwargs") or {}))

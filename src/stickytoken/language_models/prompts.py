@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from stickytoken.encoders.protocol import quote_text
 from stickytoken.errors import InputError
 
-# Placeholder for the state of the last token, which represents the whole sentence. Token prepending puts this
-# state in the position of the placeholder.
+# Placeholder for the state of the last token, which represents the whole sentence. Token prepending
+# overwrites the state of the placeholder with the state of the last token.
 PLACEHOLDER = "<PST>"
 # Stands for the sentence in a template.
 SENTENCE = "{sentence}"
@@ -50,21 +50,23 @@ class Prompt:
         return all(_QUOTED_SENTENCE in _remove_placeholder(template) for template in self.templates)
 
     def split_template(self, template: str, *, prepending: bool) -> tuple[str, ...]:
-        """Return the parts of a template around the sentence: two, or three for an echo, which has it twice.
+        """Return the parts of a template around the sentence.
 
-        With token prepending, a template that has no placeholder gets one before the sentence.
+        There are two parts, or three for an echo, which has the sentence twice. With token prepending, a
+        template that has no placeholder gets one before the sentence.
         """
         if not prepending:
             template = _remove_placeholder(template)
         elif PLACEHOLDER not in template:
-            # It goes before the quotation mark, if the sentence has one.
+            # The placeholder goes before the sentence or, if the sentence is quoted, before its quotation
+            # mark.
             sentence = _QUOTED_SENTENCE if _QUOTED_SENTENCE in template else SENTENCE
             template = template.replace(sentence, f"{PLACEHOLDER} {sentence}", 1)
         return tuple(template.strip().split(SENTENCE))
 
 
 def _remove_placeholder(template: str) -> str:
-    # The space behind the placeholder goes with it, if there is one.
+    # A space after the placeholder is removed too.
     return template.replace(f"{PLACEHOLDER} ", "").replace(PLACEHOLDER, "")
 
 
@@ -164,7 +166,8 @@ def clean_sentence(text: str) -> str:
 
 
 def clean_inner_text(text: str, *, quoted: bool) -> str:
-    """Return a part of a sentence, such as the text of a token, as it is after the sentence is cleaned.
+    """Return a part of a sentence, such as the text of a token, in the form that it has in a cleaned
+    sentence.
 
     ``quoted`` says whether the prompt quotes sentences.
     """

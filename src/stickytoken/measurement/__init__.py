@@ -39,14 +39,15 @@ _LEFTOVERS = ".*.tmp"
 def open_atomically(path: Path) -> Iterator[BinaryIO]:
     """Open a file for writing, so that readers never see an incomplete file.
 
-    A temporary file is written, flushed to disk and renamed. Into a device or a pipe, everything is written
-    at the end. If the path is a symbolic link, the target of the link is replaced.
+    A temporary file is written, flushed to disk and renamed. If the path is a device or a pipe, all content
+    is collected in memory and written at the end. If the path is a symbolic link, the target of the link is
+    replaced.
 
     Yields:
         The stream to write to. After an error, nothing is written.
 
     Raises:
-        RunError: the file cannot be written. Errors of the block itself stay what they are.
+        RunError: the file cannot be written. Errors that the ``with`` block raises are passed on unchanged.
     """
     # If this process is killed while it writes, the next process that locks the folder removes the temporary
     # file.
@@ -61,10 +62,10 @@ def open_atomically(path: Path) -> Iterator[BinaryIO]:
         buffer = io.BytesIO()  # the writer may need to seek, which a pipe cannot do
         yield buffer
         with _explain_write_errors(path), path.open("wb", buffering=0) as pipe:
-            rest = buffer.getbuffer()
-            while rest:  # a pipe may take only a part at a time
-                written = pipe.write(rest)
-                rest = rest[written:]
+            remaining_bytes = buffer.getbuffer()
+            while remaining_bytes:  # a pipe may take only some of the bytes at a time
+                written_count = pipe.write(remaining_bytes)
+                remaining_bytes = remaining_bytes[written_count:]
         return
     try:
         with _explain_write_errors(path):
@@ -101,11 +102,12 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) 
 
 
 class _NamedStream(io.BufferedWriter):
-    """Writes a temporary file. An error names the path that it is meant for."""
+    """Writes a temporary file. An error names the path to which the temporary file will be renamed."""
 
     def __init__(self, temporary: Path, path: Path) -> None:
         self._path = path
-        # Without `_explain_write_errors`, because Ctrl-C at its end would leave the file open.
+        # `_explain_write_errors` is not used here, because Ctrl-C at the end of its block would leave the
+        # file open.
         try:
             super().__init__(temporary.open("xb", buffering=0))
         except OSError as error:
@@ -122,7 +124,7 @@ class _NamedStream(io.BufferedWriter):
 
 @contextmanager
 def _explain_write_errors(path: Path) -> Iterator[None]:
-    # Turns an OSError of the block into a RunError.
+    # Turns an OSError in a ``with`` block into a RunError.
     try:
         yield
     except OSError as error:
@@ -161,7 +163,7 @@ def move_folder(folder: Path, target: Path) -> None:
             else:
                 _sync_file(path)
         with suppress(FileNotFoundError):
-            target.rmdir()  # Windows renames no folder to an existing one
+            target.rmdir()  # Windows cannot rename a folder to an existing folder
         folder.replace(target)
         sync_folder(target.parent)
 
@@ -188,7 +190,7 @@ def require_writable(folder: Path) -> None:
 
 
 def require_file_place(path: Path) -> None:
-    """Raise an error if a file cannot be written to the path: called before any long work.
+    """Raise an error if no file can be written at the path. Called before any long work.
 
     The path must not be a folder, and its parent folder must exist. If the file is a device or a pipe, its
     folder need not be writable.
@@ -306,9 +308,9 @@ class ResultFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Create the folder if necessary, and lock it against other processes during the block.
+        """Create the folder if necessary, and lock it against other processes in a ``with`` block.
 
-        After the block, the time of the session is recorded, if one was begun.
+        After the block, the time of the session is recorded, if `begin_session` was called.
 
         Raises:
             RunError: another process is writing to the folder, or the folder cannot be created.
@@ -332,7 +334,7 @@ class ResultFolder:
         """Raise a RunError if another process is writing to the folder."""
         with self._explain_errors():
             was_locked = (self.path / _LOCK).is_file()
-        if was_locked:  # the file stays after the lock is released, so only locking shows whether it is
+        if was_locked:  # the lock file stays after the lock is released, so the lock is tried
             with self.locked():
                 pass
 
@@ -456,7 +458,8 @@ class ResultFolder:
     ) -> pl.DataFrame:
         """Write a shard, and return its rows as a table.
 
-        The SHA-256 of the content is inserted before the Parquet footer, where Parquet readers ignore it.
+        The SHA-256 of the content (see `_SEAL`) is inserted before the Parquet footer, where Parquet readers
+        ignore it.
         """
         frame = pl.DataFrame(list(rows), infer_schema_length=None)
         metadata = {"seconds": f"{cost.seconds:.3f}", "sequences": str(cost.sequences)}
@@ -494,9 +497,9 @@ class ResultFolder:
 
         The seconds are summed over all workers, so they are not wall time.
         """
-        recorded_costs = []  # as `write_shard` puts them into the metadata of each shard
+        recorded_costs = []  # metadata of the shards, into which `write_shard` puts the costs
         for path in sorted((self.path / _SHARDS).glob("*.parquet")):
-            with suppress(*_DAMAGE):  # of a stage that this session did not need
+            with suppress(*_DAMAGE):  # a shard of a stage that this session did not need may be damaged
                 recorded_costs.append(pl.read_parquet_metadata(io.BytesIO(path.read_bytes())))
         return ShardCost(
             seconds=sum(float(cost.get("seconds", 0)) for cost in recorded_costs),
@@ -504,10 +507,13 @@ class ResultFolder:
         )
 
     def remove_shards_from(self, stage: str, first_unused: int) -> None:
-        """Delete the shards of a stage from an index on: it was once divided into more of them."""
+        """Delete the shards of a stage from an index on.
+
+        They exist if the stage was once divided into more shards.
+        """
         for path in (self.path / _SHARDS).glob(f"{glob.escape(stage)}-*.parquet"):
             index = path.stem.removeprefix(f"{stage}-")
-            # Another stage's name may begin with this one's.
+            # If another stage's name begins with the name of this stage, what follows is no number.
             if index.isdecimal() and int(index) >= first_unused:
                 path.unlink(missing_ok=True)
 
@@ -529,8 +535,8 @@ class ResultFolder:
 
 
 def _find_problem(values: pl.Series, required_type: Any, *, is_filled: bool) -> str | None:
-    # Returns what is wrong with a column of a table, as part of an error message; None if nothing is. Without
-    # a required type, numbers need not be finite.
+    # Returns what is wrong with a column of a table, as part of an error message; None if nothing is wrong.
+    # Without a required type, numbers need not be finite.
     if required_type is not None and values.dtype != required_type:
         return f"{values.dtype} values instead of {required_type}"
     if required_type is not None and values.dtype.is_float() and not values.is_finite().all():
@@ -541,13 +547,15 @@ def _find_problem(values: pl.Series, required_type: Any, *, is_filled: bool) -> 
 
 
 def _to_parquet(frame: pl.DataFrame, metadata: dict[str, str] | None = None) -> bytes:
-    """The bytes are built in memory, so that a full disk raises an OSError only when they are written."""
+    # Builds the bytes in memory, so that a full disk raises an OSError only when they are written to the
+    # file.
     buffer = io.BytesIO()
     frame.write_parquet(buffer, metadata=metadata)
     return buffer.getvalue()
 
 
 def _read_undamaged_shard(path: Path) -> pl.DataFrame | None:
+    # Returns None if the file is missing or damaged.
     try:
         content = path.read_bytes()
         # The seal, a marker and a hash of all other bytes, stands before the Parquet footer.
@@ -556,7 +564,7 @@ def _read_undamaged_shard(path: Path) -> pl.DataFrame | None:
         expected_seal = _SEAL + hashlib.sha256(content[:start] + content[end:]).digest()
         is_intact = start >= 0 and content[start:end] == expected_seal
         return pl.read_parquet(content) if is_intact else None
-    except (*_DAMAGE, OSError):  # it is damaged or missing
+    except (*_DAMAGE, OSError):
         return None
 
 
@@ -575,7 +583,7 @@ def read_json(path: Path) -> Any:
 def require_version(version: object, current: int, path: Path, command: str) -> None:
     """Raise a RunError if a file has another schema version than the one that this stickytoken writes.
 
-    A version that is no number is left to whoever reads the record.
+    A version that is no number raises no error here; the check of the record reports it.
     """
     if not isinstance(version, int) or version == current:
         return
@@ -603,7 +611,7 @@ def validated(kind: type[Validated], raw: Any, path: Path) -> Validated:
 
 def repair_advice(path: Path) -> str:
     """Return advice on what to do about a damaged file in a run folder."""
-    # All but the identity itself is computed again from the identity and the shards.
+    # Every file except the identity can be made again from the identity and the shards.
     if path.name != IDENTITY_FILE and (path.parent / IDENTITY_FILE).is_file():
         return "restore it, or move it away and run the same command again, which continues from the shards"
     return "restore it, or move the folder away and run the same command again"

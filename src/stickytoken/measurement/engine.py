@@ -22,7 +22,7 @@ Prepared = TypeVar("Prepared")
 
 @dataclass(frozen=True, slots=True)
 class Shard(Generic[Item_co]):
-    """Items that are computed and stored together. ``index`` is the position of the shard in its work."""
+    """Items that are computed and stored together. ``index`` numbers the shards of a work from 0."""
 
     index: int
     items: tuple[Item_co, ...]
@@ -31,7 +31,8 @@ class Shard(Generic[Item_co]):
 class Work(Protocol[Item_contra, Prepared]):
     """Work that an engine executes shard by shard. Work can be pickled, and needs only an encoder to run.
 
-    It has two steps, so that one thread can tokenize the next shard while the model computes this one.
+    It has two steps, so that one thread can tokenize the next shard while the model computes the current
+    shard.
     """
 
     @property
@@ -82,10 +83,10 @@ class LocalEngine:
             return
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="probes") as executor:
             preparation = executor.submit(work.prepare, shards[0], self._encoder)
-            for shard, next_shard in zip_longest(shards, shards[1:]):  # behind the last, the next is None
+            for shard, next_shard in zip_longest(shards, shards[1:]):  # the last `next_shard` is None
                 started = time.perf_counter()
                 prepared = preparation.result()
-                if next_shard is not None:  # is prepared while the model computes this one
+                if next_shard is not None:  # prepare it while the model computes `shard`
                     preparation = executor.submit(work.prepare, next_shard, self._encoder)
                 rows, sequences = work.compute(prepared, self._encoder)
                 yield ComputedShard(shard, rows, ShardCost(time.perf_counter() - started, sequences))
@@ -124,13 +125,15 @@ def ignore_progress(_: Progress) -> None:
 
 @dataclass(frozen=True)
 class Rows(Generic[Item]):
-    """Which rows the stored table of a shard must have, so that one of another division is computed again.
+    """Which rows the stored table of a shard must have, and how a shard counts in progress reports.
+
+    A stored table with other rows comes from another division of the work into shards, and is computed again.
 
     Attributes:
-        keys: returns the keys of a shard's rows, in order.
+        keys: returns the keys of a shard's rows, in order; a key identifies a row.
         column: name of the column with the keys.
         size: returns a shard's size in units of progress.
-        unit: plural name of the unit; empty if it has none.
+        unit: plural name of the unit; empty if it has no name.
     """
 
     keys: Callable[[Shard[Item]], Sequence[int]]
@@ -145,7 +148,7 @@ class ShardStore(Protocol):
     def read_shard(
         self, stage: str, index: int, keys: Sequence[int], key: str = "token_id"
     ) -> pl.DataFrame | None:
-        """Return the rows of a shard; None unless it is kept and has the expected keys."""
+        """Return the rows of a shard; None if the shard is not kept, or does not have the expected keys."""
 
     def write_shard(
         self, stage: str, index: int, rows: Sequence[Mapping[str, Any]], cost: ShardCost
@@ -165,7 +168,7 @@ class MemoryShards:
     def read_shard(
         self, stage: str, index: int, keys: Sequence[int], key: str = "token_id"
     ) -> pl.DataFrame | None:
-        """Return the rows of a shard; None unless it is kept and has the expected keys."""
+        """Return the rows of a shard; None if the shard is not kept, or does not have the expected keys."""
         frame = self._frames.get((stage, index))
         return frame if frame is not None and frame[key].to_list() == list(keys) else None
 
@@ -173,7 +176,7 @@ class MemoryShards:
         self, stage: str, index: int, rows: Sequence[Mapping[str, Any]], cost: ShardCost
     ) -> pl.DataFrame:
         """Keep a shard, and return its rows."""
-        del cost  # nobody asks what a measurement without files cost
+        del cost  # not needed for a measurement without files
         frame = pl.DataFrame(list(rows), infer_schema_length=None)
         self._frames[stage, index] = frame
         return frame
@@ -229,6 +232,7 @@ def run_work(
         computed += rows.size(result.shard)
         sequences += result.cost.sequences
         progress(Progress(title, done_earlier + computed, total, computed, sequences, unit=rows.unit))
-    # An earlier session may have divided the work into more shards, whose texts would be counted, too.
+    # An earlier session may have divided the work into more shards. `ResultFolder.total_cost` would count
+    # their texts too.
     store.remove_shards_from(work.name, len(shards))
     return [tables[shard.index] for shard in shards]

@@ -75,7 +75,7 @@ class Share(NamedTuple):
 
 @contextmanager
 def connected(address: str | None) -> Iterator[Any]:
-    """Context manager that connects to a cluster and yields the module ``ray``.
+    """Connect to a cluster in a ``with`` block, and yield the module ``ray``.
 
     For the meaning of the address, see `RayCluster`. At the end of the block, the connection is closed,
     unless the process was already connected.
@@ -109,13 +109,13 @@ def connected(address: str | None) -> Iterator[Any]:
 
 
 def _require_listener(address: str) -> None:
-    # Ray would wait for minutes before it says that nothing answers.
+    # Raises an error if nothing listens at the address, because Ray would wait for minutes.
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or "/" in host:
         raise InputError(
             f"{address!r} is not a Ray address: pass host:port of the head node, or auto on one of its nodes"
         )
-    host_without_brackets = host.strip("[]")  # these stand around an IPv6 address
+    host_without_brackets = host.strip("[]")  # an IPv6 address has brackets around it
     try:
         socket.create_connection((host_without_brackets, int(port)), timeout=_CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:  # a port may be too large a number
@@ -127,7 +127,7 @@ def _require_listener(address: str) -> None:
 
 def _connect(ray: Any, address: str | None) -> None:
     options: dict[str, Any] = {}
-    if address is None:  # Ray starts on this machine, and only then takes these options
+    if address is None:  # Ray starts on this machine; it takes these options only when it starts
         options = {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
     try:
         with _ray_silenced(address):
@@ -140,7 +140,7 @@ def _connect(ray: Any, address: str | None) -> None:
 
 @contextmanager
 def _ray_silenced(address: str | None) -> Iterator[None]:
-    """Context manager that makes Ray start, or connect to an address, without usage reports and log messages.
+    """In a ``with`` block, make Ray start, or connect to an address, without usage reports and log messages.
 
     Ray's workers get normal priority, instead of the lowest priority. Environment variables that the user has
     set are not changed.
@@ -152,8 +152,8 @@ def _ray_silenced(address: str | None) -> Iterator[None]:
         "RAY_worker_niceness": "0",
     }
     if address is not None:
-        # A cluster that does not answer is noticed after a second. A Ray that starts here gets the time that
-        # it needs.
+        # Give up after a second if the cluster does not answer. Without an address, Ray starts on this
+        # machine, and gets the time that it needs.
         variables["RAY_gcs_server_port_wait_time_s"] = "1"
     unset_variables = {name: value for name, value in variables.items() if name not in os.environ}
     os.environ.update(unset_variables)
@@ -200,7 +200,7 @@ def _divide_gpus(nodes: Sequence[Node], workers: int | None) -> Share:
 def _divide_cpus(nodes: Sequence[Node], workers: int | None) -> Share:
     cpus = sum(node.cpus for node in nodes)
     count = workers or sum(max(1, node.cpus // _CORES_PER_WORKER) for node in nodes if node.cpus)
-    # The most cores per worker with which the nodes have room for all workers.
+    # The largest number of cores per worker with which the nodes have room for all workers.
     cores = cpus
     while cores > 0 and sum(node.cpus // cores for node in nodes) < count:
         cores -= 1
@@ -237,7 +237,8 @@ class ShardWorker:
         self._device = device
         self._cores = cores
         self._encoder: Encoder  # set by `load`
-        self._work: tuple[int, Work[Any, Any]] | None = None  # with the key by which `compute` knows it
+        # The work that was computed last, after its key; see `compute`.
+        self._work: tuple[int, Work[Any, Any]] | None = None
 
     def load(self) -> WorkerReport:
         """Load the model.
@@ -296,7 +297,7 @@ class _Worker:
 def ray_engine(
     encoder: Encoder, address: str | None = None, workers: int | None = None
 ) -> Iterator[RayEngine]:
-    """Context manager that yields an engine on Ray. At the end of the block, the workers of the engine stop.
+    """Yield an engine on Ray. At the end of the ``with`` block, the workers of the engine stop.
 
     Args:
         encoder: the model, which each worker loads from its name or folder.
@@ -363,7 +364,8 @@ class RayEngine:
         key = next(self._keys)  # tells the workers that this is new work
         reference = [self._ray.put(work)]  # in a list, so that Ray does not fetch the work for every shard
         queue = deque(shards)
-        attempts = Counter[int]()  # how many workers died, by the index of the shard that they computed
+        # Numbers of workers that died, keyed by the index of the shard that they were computing.
+        attempts = Counter[int]()
         try:
             while queue or any(worker.shards for worker in self._workers):
                 for worker in self._workers:
@@ -376,18 +378,18 @@ class RayEngine:
                 except self._ray.exceptions.RayTaskError as error:
                     if isinstance(error.cause, StickyTokenError):
                         raise error.cause from None
-                    raise error from None  # this is a bug, and Ray's traceback shows where
+                    raise error from None  # a bug in the work, which Ray's traceback shows
                 except self._ray.exceptions.RayError as error:
                     lost_shards = self._replace_worker(worker, work.name, attempts, error)
-                    queue.extendleft(reversed(lost_shards))  # they are next, in their order
+                    queue.extendleft(reversed(lost_shards))  # computed next, in their original order
                     continue
                 if worker.is_ready:
                     worker.shards.pop(finished)
                     yield answer  # a computed shard
                 else:
-                    self._admit_worker(worker, answer)  # its first answer is its `WorkerReport`
+                    self._admit_worker(worker, answer)  # the first answer of a worker is its `WorkerReport`
         finally:
-            # If the caller did not consume all results, the remaining ones must not turn up in the next
+            # If the caller did not consume all results, the remaining results must not turn up in the next
             # stage.
             for worker in self._workers:
                 for pending in worker.shards:
@@ -407,7 +409,8 @@ class RayEngine:
         self._workers = []
 
     def _start_worker(self) -> _Worker:
-        # Ray must not restart it, because a restarted one has no model. `_replace_worker` starts another.
+        # Ray must not restart a worker, because the restarted worker would have no model. `_replace_worker`
+        # starts another.
         remote_class = self._ray.remote(ShardWorker).options(
             num_cpus=self._share.cores, num_gpus=self._share.gpus, max_restarts=0
         )
@@ -416,7 +419,11 @@ class RayEngine:
         return _Worker(actor, actor.load.remote())
 
     def _wait_for_answer(self) -> tuple[_Worker, Any]:
-        """The answer is the report of a worker that was loading the model, or a shard that was computed."""
+        """Wait until a worker has finished something, and return the worker and Ray's reference to the
+        answer.
+
+        The answer is the report of a worker that was loading the model, or a shard that was computed.
+        """
         worker_by_reference: dict[Any, _Worker] = {}
         for worker in self._workers:
             references = list(worker.shards) if worker.is_ready else [worker.loading]
@@ -433,6 +440,7 @@ class RayEngine:
         return worker_by_reference[finished[0]], finished[0]
 
     def _admit_worker(self, worker: _Worker, report: WorkerReport) -> None:
+        # Marks a worker as ready if it has the same version and model as this process.
         if report.version != __version__:
             raise RunError(
                 f"the worker on {report.host} has stickytoken {report.version}, but this process has "
@@ -451,7 +459,7 @@ class RayEngine:
     def _replace_worker(
         self, worker: _Worker, stage: str, attempts: Counter[int], error: Exception
     ) -> list[Any]:
-        """Start a new worker to replace one that died.
+        """Start a new worker to replace a worker that died.
 
         ``attempts`` counts, for each shard, the workers that died while they computed it.
 
@@ -480,7 +488,7 @@ class RayEngine:
             self._failed_starts += 1
             if self._failed_starts >= _ATTEMPTS * self._share.workers:
                 message_lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-                # A traceback ends with the error itself.
+                # The last line of a traceback names the error.
                 last_line = message_lines[-1] if message_lines else reason
                 raise RunError(
                     f"Ray workers die before they are ready ({last_line[-_QUOTED_CHARACTERS:]}): "

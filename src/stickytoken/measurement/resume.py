@@ -64,9 +64,9 @@ def refuse_different(
         path: the folder.
         kind: name of the kind of measurement, such as ``run``.
         requested: the identity parts of the requested measurement.
-        present: those of the measurement in the folder.
+        present: the identity parts of the measurement in the folder.
     """
-    # `differences` takes a missing part and one that is None as equal, but the identities differ.
+    # `differences` may find nothing, because it treats a missing part and a part that is None as equal.
     differing = ", ".join(differences(requested, present)) or "its identity"
     raise RunError(f"{path} contains a different {kind} (it differs in {differing}): choose another folder")
 
@@ -92,11 +92,11 @@ class MeasurementRecord(Record):
 
     @property
     def prompts(self) -> dict[str, str] | None:
-        """What was put before documents and before queries; None if the record does not say."""
+        """The prompts that were put before documents and before queries; None if the record does not say."""
         encoder_of_documents = self.identity_parts.get("encoder")
         if not isinstance(encoder_of_documents, dict):
             return None
-        # Only recorded if queries are encoded in another way than documents.
+        # The encoder of queries is recorded only if queries are encoded in another way than documents.
         encoder_of_queries = self.identity_parts.get("queries", encoder_of_documents)
         return {"document": encoder_of_documents["prompt"], "query": encoder_of_queries["prompt"]}
 
@@ -149,12 +149,12 @@ class Resumed(Generic[R]):
     def begin(self, record: R | None = None) -> None:
         """Start recording the time, and write the measurement's identity if the folder does not have it.
 
-        The identity is that of `self.record`, because ``record`` may be None. It never changes during a
-        measurement, so ``record`` must have the same one.
+        The identity is that of `self.record`, because ``record`` may be None. The identity never changes
+        during a measurement, so ``record`` must have the same identity.
 
         Args:
-            record: the record of the measurement as it is now, without results. It is written at once. If
-                None, the first record is written by `finish`.
+            record: the record of the unfinished measurement, without results, which is written at once. If
+                None, only `finish` writes a record.
         """
         if not (self.folder.path / IDENTITY_FILE).is_file():
             identity_record = IdentityRecord(
@@ -175,9 +175,9 @@ class Resumed(Generic[R]):
 
 @contextmanager
 def resumed(folder: ResultFolder, kind: MeasurementKind[R], record: R) -> Iterator[Resumed[R]]:
-    """Context manager that locks a folder and yields the measurement in the folder.
+    """Lock a folder in a ``with`` block, and yield the measurement in the folder.
 
-    If the folder has no record, the measurement is a new one with the given record.
+    If the folder has no record, the measurement is new and has the given record.
 
     Raises:
         RunError: the folder is locked, or it contains another measurement or other files.
@@ -206,7 +206,7 @@ def resumed(folder: ResultFolder, kind: MeasurementKind[R], record: R) -> Iterat
 def read_present(folder: ResultFolder, kind: MeasurementKind[R], called: str) -> R:
     """Return the record of the measurement in a folder; raise a RunError if there is none.
 
-    ``called`` is the noun for it in messages, such as ``impact measurement``.
+    ``called`` is the noun for the measurement in messages, such as ``impact measurement``.
     """
     record = kind.read(folder) if folder.exists() else None
     if record is None:
@@ -215,7 +215,7 @@ def read_present(folder: ResultFolder, kind: MeasurementKind[R], called: str) ->
 
 
 def require_result(result: M | None, folder: ResultFolder, called: str) -> M:
-    """Return the result in the record of a measurement; raise a RunError if it is not finished."""
+    """Return the result of a measurement; raise a RunError if it is None: the measurement isn't finished."""
     if result is None:
         raise RunError(
             f"the {called} in {folder.path} is not finished: run the same command again to continue it"
@@ -251,7 +251,7 @@ def measurements_in(
 def require_place(path: Path, kind: MeasurementKind[Any]) -> None:
     """Raise a RunError if a measurement cannot be written to a folder. Called before anything slow.
 
-    It cannot if the folder is read-only, contains something else, or is in use by another process.
+    The folder must not be read-only, contain something else, or be in use by another process.
     """
     require_writable(path)
     folder = ResultFolder(path)

@@ -1,4 +1,4 @@
-"""Stages, which say what to encode for a token and compute; and how tokens are measured with them."""
+"""Stages say what to encode for a token and what to compute; `TokenWork` measures tokens with a stage."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ UNANSWERED = "unanswered"
 
 
 class Stage(Protocol):
-    """One pass over tokens: which texts to encode for each. It does not encode anything itself.
+    """Says which texts to encode for each token. A stage does not encode anything itself.
 
-    What is computed from the vectors is said by a `TokenStage` or a `BatchStage`.
+    Its subclasses `TokenStage` and `BatchStage` also say what to compute from the vectors.
     """
 
     @property
@@ -64,8 +64,8 @@ class BatchStage(Stage, Protocol):
 AnyStage: TypeAlias = TokenStage | BatchStage
 
 
-# The number of shards is rounded up to a multiple of this, so that one, two or four workers get equal numbers
-# of shards.
+# The number of shards is rounded up to a multiple of this number, so that one, two or four workers get equal
+# numbers of shards.
 _SHARD_MULTIPLE = 4
 # The number of shards is not rounded up if shards would then be smaller than this fraction of the requested
 # size.
@@ -75,19 +75,20 @@ _LEAST_SHARD = 1 / 8
 def cut_into_shards(tokens: Sequence[Token], probes_per_token: int, shard_probes: int) -> list[Shard[Token]]:
     """Divide tokens into shards (groups that are computed and saved together) of nearly equal size.
 
-    Each has at most ``shard_probes`` probes (texts to encode) if possible. The number of shards is rounded up
-    to a multiple of `_SHARD_MULTIPLE`, so that workers get equal numbers, unless shards would then have fewer
-    than an eighth of ``shard_probes`` probes.
+    A shard has at most ``shard_probes`` probes (texts to encode) if possible. The number of shards is rounded
+    up to a multiple of `_SHARD_MULTIPLE`, so that workers get equal numbers of shards, unless shards would
+    then have fewer than an eighth of ``shard_probes`` probes.
     """
-    probes_per_token = max(1, probes_per_token)  # a stage may need none
+    probes_per_token = max(1, probes_per_token)  # a stage may need no probes
     tokens_per_shard = max(1, shard_probes // probes_per_token)
-    count = math.ceil(len(tokens) / tokens_per_shard)
-    rounded_count = math.ceil(count / _SHARD_MULTIPLE) * _SHARD_MULTIPLE
+    shard_count = math.ceil(len(tokens) / tokens_per_shard)
+    rounded_count = math.ceil(shard_count / _SHARD_MULTIPLE) * _SHARD_MULTIPLE
     least_probes = rounded_count * shard_probes * _LEAST_SHARD
     if rounded_count <= len(tokens) and len(tokens) * probes_per_token >= least_probes:
-        count = rounded_count
-    # Each shard goes from one of these indices to the next. Without tokens, there is one index and no shard.
-    boundaries = [len(tokens) * index // max(1, count) for index in range(count + 1)]
+        shard_count = rounded_count
+    # A shard has the tokens from one boundary to the next. Without tokens, there is one boundary and no
+    # shard.
+    boundaries = [len(tokens) * index // max(1, shard_count) for index in range(shard_count + 1)]
     return [
         Shard(index, tuple(tokens[start:stop]))
         for index, (start, stop) in enumerate(itertools.pairwise(boundaries))
@@ -118,11 +119,11 @@ class TokenWork:
 
     Attributes:
         stage: defines which texts to encode, and what to compute from their vectors.
-        precision: precision to run the model in; if None, the model's own.
+        precision: precision to run the model in; if None, the model's own precision.
         truncate: whether texts that are too long for the model are truncated, as the model itself would do.
-        carrier_texts: the texts of a token's probes, in order, without the copies. If there are any, it is
-            counted how many copies the tokenizer recognizes in each probe: it may split a copy, or merge it
-            with its neighbours.
+        carrier_texts: the texts of a token's probes, in order, without the copies. If this is not empty, the
+            copies that the tokenizer recognizes in each probe are counted: the tokenizer may split a copy, or
+            merge a copy with its neighbours.
     """
 
     stage: AnyStage
@@ -169,7 +170,7 @@ class TokenWork:
         if isinstance(stage, BatchStage):
             measurements = stage.measure_all(tokens, vectors)
         else:
-            # The vectors of each token but the first begin where those of the one before end.
+            # Index of the first vector of each token, except the first token.
             starts = np.cumsum(prepared.probe_counts)[:-1]
             vectors_by_token = np.split(vectors, starts)
             measurements = [
@@ -184,25 +185,30 @@ class TokenWork:
             for row, copies in zip(rows, prepared.copies_seen, strict=True):
                 row["seen"] = copies
         if unanswered_texts:
-            for position, row in enumerate(rows):
-                row[UNANSWERED] = unanswered_texts.get(position)
+            for token_index, row in enumerate(rows):
+                row[UNANSWERED] = unanswered_texts.get(token_index)
         return rows, len(prepared.probes)
 
 
 def _count_copies_seen(
     encoder: Encoder, tokens: Sequence[Token], probes: Sequence[Probe], carrier_texts: Sequence[str]
 ) -> list[list[int]]:
-    """``probes`` has each carrier text with copies, token by token."""
+    """Return, for each token, how many copies of it the tokenizer recognizes in each carrier text.
+
+    ``probes`` has the carrier texts with copies: first all with copies of the first token, and so on.
+    """
     ids_of_carriers = encoder.content_ids(carrier_texts)
-    # All at once, which is faster than token by token. All probes are texts; the condition is for mypy.
+    # Tokenizing all probes at once is faster than token by token. All probes are texts; the condition is for
+    # mypy.
     ids_of_probes = encoder.content_ids([probe for probe in probes if isinstance(probe, str)])
     copies_by_token = []
-    for position, token in enumerate(tokens):
-        first_probe = position * len(ids_of_carriers)
+    for token_index, token in enumerate(tokens):
+        first_probe = token_index * len(ids_of_carriers)
         ids_of_own_probes = ids_of_probes[first_probe : first_probe + len(ids_of_carriers)]
         copies = []
         for ids_without, ids_with in zip(ids_of_carriers, ids_of_own_probes, strict=True):
-            # Below 0 if a copy merges with an occurrence that the carrier has anyway.
+            # The difference is below 0 if a copy merges with an occurrence of the token in the carrier
+            # itself.
             copies.append(max(0, ids_with.count(token.id) - ids_without.count(token.id)))
         copies_by_token.append(copies)
     return copies_by_token
@@ -216,7 +222,7 @@ def _fill_unanswered(vectors: NDArray[np.float32], prepared: _PreparedTokens, na
 
     Returns:
         For each token with a missing vector, its first text for which the server gave no vector. The texts
-        are keyed by the token's position in the shard.
+        are keyed by the token's index in the shard.
 
     Raises:
         EncodingError: the vector of the same probe is missing for all tokens of the shard.
@@ -225,12 +231,12 @@ def _fill_unanswered(vectors: NDArray[np.float32], prepared: _PreparedTokens, na
     unanswered_texts: dict[int, str] = {}
     if not is_missing.any():
         return unanswered_texts
-    # For each vector: the position of its token, and the number n of the probe among those of the token.
-    token_positions = np.repeat(np.arange(len(prepared.probe_counts)), prepared.probe_counts)
+    # For each vector: the index of its token, and the number n of its probe among the token's probes.
+    token_indices = np.repeat(np.arange(len(prepared.probe_counts)), prepared.probe_counts)
     probe_numbers = np.concatenate([np.arange(count) for count in prepared.probe_counts])
     for row in np.flatnonzero(is_missing).tolist():
         text = str(prepared.probes[row])
-        unanswered_texts.setdefault(int(token_positions[row]), text)  # keeps the first of a token
+        unanswered_texts.setdefault(int(token_indices[row]), text)  # keeps the first text of a token
         same_probe = vectors[(probe_numbers == probe_numbers[row]) & ~is_missing]
         if not len(same_probe):
             raise EncodingError(

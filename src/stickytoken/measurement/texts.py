@@ -59,7 +59,7 @@ def encode_probes(
         answered = np.flatnonzero(~np.isnan(vectors).any(axis=1)).tolist()
 
         def quote_answered(row: int) -> str:
-            """Return the text of a row of the vectors that are checked, for the error about it."""
+            """Return the text whose vector is in this row of ``vectors[answered]``, for an error message."""
             return quote_text(texts[answered[row]])
 
         require_usable(vectors[answered], encoder.name, quote_answered, allow_zero=False)
@@ -70,49 +70,47 @@ def encode_probes(
 
 # Default number of texts per shard. Encoding as many documents takes about 10 seconds on one core.
 _SHARD_TEXTS = 128
-# Column of a shard of texts, with the position of each text among all.
-_POSITION = "text"
+# Column of a shard of texts, with the index of each text in the sequence of all texts.
+_INDEX = "text"
 
 
-# A text, with its position among all.
-_PlacedProbe: TypeAlias = tuple[int, Probe]
+# A text, with its index in the sequence of all texts.
+_NumberedProbe: TypeAlias = tuple[int, Probe]
 
 
-def _positions(shard: Shard[_PlacedProbe]) -> list[int]:
-    return [position for position, _ in shard.items]
+def _indices(shard: Shard[_NumberedProbe]) -> list[int]:
+    return [index for index, _ in shard.items]
 
 
-_ROWS_OF_TEXTS: Rows[_PlacedProbe] = Rows(
-    keys=_positions, column=_POSITION, size=lambda shard: len(shard.items), unit="texts"
+_ROWS_OF_TEXTS: Rows[_NumberedProbe] = Rows(
+    keys=_indices, column=_INDEX, size=lambda shard: len(shard.items), unit="texts"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class TextWork:
-    """Encodes texts of a role; the result has one row per text, with its position and its vector."""
+    """Encodes texts of a role. The result has one row per text, with the text's index and vector."""
 
     name: str
     role: Role | None
     allow_missing: bool  # whether the vector of a text that a server does not encode is NaN, not an error
 
-    def prepare(self, shard: Shard[_PlacedProbe], encoder: Encoder) -> tuple[list[int], Sequence[Probe]]:
-        """Return the positions of the texts and the texts, as token ids if the encoder reads these."""
+    def prepare(self, shard: Shard[_NumberedProbe], encoder: Encoder) -> tuple[list[int], Sequence[Probe]]:
+        """Return the indices of the texts and the texts, as token ids if the encoder reads token ids."""
         probes = [probe for _, probe in shard.items]
-        return _positions(shard), tokenize_probes(in_role(encoder, self.role), probes)
+        return _indices(shard), tokenize_probes(in_role(encoder, self.role), probes)
 
     def compute(
         self, prepared: tuple[list[int], Sequence[Probe]], encoder: Encoder
     ) -> tuple[list[dict[str, Any]], int]:
-        positions, probes = prepared
+        """Return a row with the index and the vector of each text, and the number of texts."""
+        indices, probes = prepared
         vectors = encode_probes(in_role(encoder, self.role), probes)
-        unanswered = np.flatnonzero(np.isnan(vectors[:, 0]))  # their vectors are NaN as a whole
+        unanswered = np.flatnonzero(np.isnan(vectors[:, 0]))  # all components of a missing vector are NaN
         if len(unanswered) and not self.allow_missing:
             text = quote_text(str(probes[unanswered[0]]))
             raise EncodingError(f"{encoder.name}: the server gives no vector for the text {text}")
-        rows = [
-            {_POSITION: position, "vector": vector}
-            for position, vector in zip(positions, vectors, strict=True)
-        ]
+        rows = [{_INDEX: index, "vector": vector} for index, vector in zip(indices, vectors, strict=True)]
         return rows, len(rows)
 
 
@@ -127,11 +125,13 @@ def encode_in_shards(
     shard_texts: int = _SHARD_TEXTS,
     allow_missing: bool = False,
 ) -> NDArray[np.float32]:
-    """Encode texts of a role shard by shard, but none that the store has from an interrupted session.
+    """Encode texts of a role shard by shard, and return their vectors.
+
+    Shards that the store has from an interrupted session are not computed again.
 
     Args:
         name: name under which the store keeps the vectors.
-        probes: the texts, all as texts or all as tuples of token ids.
+        probes: the texts, either all as strings or all as tuples of token ids.
         engine: computes the shards.
         store: keeps the shards.
         progress: called after every shard.
@@ -142,9 +142,9 @@ def encode_in_shards(
     Returns:
         The vectors, shape (texts, d).
     """
-    placed_probes = list(enumerate(probes))  # by its position, a stored vector is recognized
+    numbered_probes = list(enumerate(probes))  # the index identifies the row of a stored vector
     shards = [
-        Shard(index, tuple(placed_probes[first : first + shard_texts]))
+        Shard(index, tuple(numbered_probes[first : first + shard_texts]))
         for index, first in enumerate(range(0, len(probes), shard_texts))
     ]
     work = TextWork(name, role, allow_missing)

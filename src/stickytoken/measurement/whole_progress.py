@@ -25,13 +25,14 @@ class WholeProgress:
     def __call__(self, step: Progress) -> None:
         """Record the progress of a stage, and report the progress of the whole measurement.
 
-        A stage whose number of texts was not given does not count in the whole. Its progress is passed on.
+        A stage whose number of texts was not given is not part of the whole. Its progress is reported as it
+        is.
         """
         if step.stage not in self._texts:
             self._progress(step)
             return
         self._latest_steps[step.stage] = step
-        # Stages count in units of their own, which are converted to texts.
+        # Each stage counts its progress in another unit. All counts are converted to texts.
         done = 0.0
         computed = 0.0
         for stage, latest in self._latest_steps.items():

@@ -35,8 +35,8 @@ def method_named(name: str) -> Method:
 def choose_method(name: object, settings: MethodSettings | None, pairs_given: bool) -> str:
     """Return the name of the method to use.
 
-    If ``name`` is None, it is the method that the settings belong to. If ``settings`` is None as well, it is
-    ``std`` for pairs and ``profile`` for sentences.
+    If ``name`` is None, the method to use is the one that the settings belong to. If ``settings`` is None as
+    well, the method is ``std`` for pairs and ``profile`` for sentences.
 
     Raises:
         InputError: The method is unknown, or does not accept the settings or the pairs.
@@ -96,9 +96,9 @@ class TokenTable:
     """The table tokens.parquet of a method, and how it is shown.
 
     Attributes:
-        columns: columns that it must have: at least token_id, token, decoded, category and verdict.
-        verdicts: the verdicts that it may have.
-        judges_every_token: whether a token without a verdict is an exception.
+        columns: columns that the table must have: at least token_id, token, decoded, category and verdict.
+        verdicts: the verdicts that may occur in the table.
+        judges_every_token: whether the method gives every token a verdict, with few exceptions.
         listed: columns that `stickytoken show` prints between the category and the verdict. A text column is
             omitted if it has no values.
         reported: columns that a report shows after the verdict.

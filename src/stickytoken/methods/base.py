@@ -52,7 +52,7 @@ class MethodSettings(Protocol):
     @property
     def insertion(self) -> Insertion | None: ...  # what the user chose; None if it depends on the model
     @property
-    def inserted_as(self) -> Insertion: ...  # how copies are inserted into a text
+    def inserted_as(self) -> Insertion: ...  # how copies are inserted: ``insertion``, or else the default
 
 
 Settings_co = TypeVar("Settings_co", bound=MethodSettings, covariant=True)
@@ -153,7 +153,7 @@ class Method(Protocol):
         """Run all stages and judge the tokens. Return the table tokens.parquet and a `RESULT_RECORD`.
 
         Tokens for which a server gave no vector have no measurements and no verdict, and don't count as
-        sticky. ``folder`` keeps the shards, and gets what else the method writes.
+        sticky. ``folder`` keeps the shards, and the method may write further files into it.
         """
 
     def describe_run(self, run: FinishedRun[Any, Any]) -> terms.RunDescription:

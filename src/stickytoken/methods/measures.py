@@ -23,15 +23,15 @@ class Measure(Column):
     """A column of tokens.parquet that makes a token sticky if its interval reaches a threshold.
 
     Attributes:
-        noun: its name in a sentence.
-        verb: what copies do.
+        noun: name of the measure in a sentence.
+        verb: what copies do, such as ``erases``.
         setting: the setting that holds the threshold.
-        without_effect: value of a token that does nothing beyond the comparison.
+        without_effect: value of a token whose copies have no effect.
         severe: value from which a flagged token is severe.
-        threshold: format of a threshold.
-        amount: format of a threshold with the name of the measure.
-        largest: what the token with the largest value does.
-        reason: why a token is flagged, with the value.
+        threshold_format: format of a threshold.
+        amount_format: format of a threshold with the name of the measure.
+        largest: phrase for the largest value of a run, such as ``the largest push``.
+        reason_format: format of the reason why a token is flagged, with the value.
         meaning: what a high value means for a search.
         definition: what the measure is.
     """
@@ -41,10 +41,10 @@ class Measure(Column):
     setting: str
     without_effect: float
     severe: float
-    threshold: str
-    amount: str
+    threshold_format: str
+    amount_format: str
     largest: str
-    reason: str
+    reason_format: str
     meaning: str
     definition: str
 
@@ -83,10 +83,10 @@ ERASED = Measure(
     setting="smallest_erased",
     without_effect=0.0,
     severe=0.7,  # a search finds hardly any of the short texts with such copies
-    threshold="{:.0%}",
-    amount="an erased share of {:.0%}",
+    threshold_format="{:.0%}",
+    amount_format="an erased share of {:.0%}",
     largest="the largest erased share",
-    reason="leaves {} less of a text's meaning than an ordinary token does",
+    reason_format="leaves {} less of a text's meaning than an ordinary token does",
     meaning="short texts with copies are no longer found for what they say, and fewer long ones are",
     definition="How much less of a text's meaning copies of the token leave than copies of an ordinary token "
     "do: 50% if they leave half as much.",
@@ -101,19 +101,19 @@ PUSH = Measure(
     setting="smallest_push",
     without_effect=1.0,
     severe=2.0,  # whoever adds the copies doubles the wrong results
-    threshold="{:g} times",
-    amount="a push of {:g} times",
+    threshold_format="{:g} times",
+    amount_format="a push of {:g} times",
     largest="the largest push",
-    reason="pushes documents into {} as many wrong results",
+    reason_format="pushes documents into {} as many wrong results",
     meaning="documents with copies turn up in results where they don't belong",
     definition="In how many times as many results a document with eight copies of the token is, among "
     "queries that it does not answer, compared with the same document without copies.",
 )
 MEASURES = (ERASED, PUSH)
 
-# How much of the way to each threshold is enough for a token with an unusual vector. Tokens whose vectors
-# were altered erase at least 20% of a text, even if they were altered to point toward texts that no run
-# measures. Natural tokens with unusual vectors hardly ever do.
+# For a token with an unusual vector, this share of the way from no effect to a threshold is enough. Tokens
+# whose vectors were altered erase at least 20% of a text, even if they were altered to point toward texts
+# that no run measures. Natural tokens with unusual vectors hardly ever do.
 UNUSUAL_SHARE = 0.5
 
 
@@ -142,11 +142,13 @@ def thresholds(vector_deviation: ArrayLike | None, rule: RuleSettings) -> dict[s
     Args:
         vector_deviation: how unusual the vector of each token is; NaN or None if it cannot be compared. Pass
             ``math.inf`` for the thresholds of a token with an unusual vector.
-        rule: the thresholds of all other tokens, and which vectors are unusual.
+        rule: the thresholds of tokens whose vectors are not unusual, and from which deviation on a vector is
+            unusual.
     """
     deviations = np.asarray(vector_deviation, dtype=np.float64)  # None becomes NaN
     is_unusual = deviations >= rule.unusual  # false if the deviation is NaN
-    # How much of the way from a token that does nothing to the full threshold is enough.
+    # The thresholds of a token are this share of the way from the value without an effect to the full
+    # threshold.
     share_of_way = np.where(is_unusual, UNUSUAL_SHARE, 1.0)
     threshold_by_column: dict[str, NDArray[np.float64]] = {}
     for measure in MEASURES:
@@ -156,14 +158,17 @@ def thresholds(vector_deviation: ArrayLike | None, rule: RuleSettings) -> dict[s
 
 
 def hidden_share(found: Any, found_otherwise: float) -> Any:
-    """Return the share of the queries whose document copies of a token hide, of those that find it otherwise.
+    """Return the share of queries that no longer find the document that answers them, because of copies of a
+    token.
 
-    It is negative if more queries find their document with these copies.
+    This is a share of the queries that find their document without these copies. It is negative if more
+    queries find their document with them.
 
     Args:
-        found: share of the queries that find the document that answers them, with copies of the token: one
-            number or an array.
-        found_otherwise: the same share with copies of an ordinary token, or without copies; not 0.
+        found: share of all queries that find their document if it has copies of the token: a number or an
+            array.
+        found_otherwise: share of all queries that find their document if it has copies of an ordinary token,
+            or no copies; not 0.
     """
     return 1 - found / found_otherwise
 
@@ -191,7 +196,9 @@ class Severity(StrEnum):
 
 
 def _name_amounts(value_by_column: Mapping[str, Any]) -> str:
-    return " or ".join(measure.amount.format(float(value_by_column[measure.key])) for measure in MEASURES)
+    return " or ".join(
+        measure.amount_format.format(float(value_by_column[measure.key])) for measure in MEASURES
+    )
 
 
 def severities_in_words() -> str:

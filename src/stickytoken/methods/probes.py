@@ -20,8 +20,10 @@ from stickytoken.insertion import (
 )
 
 Carrier: TypeAlias = str | TokenizedText
-Path: TypeAlias = tuple[int, ...]
-"""Random places of copies in a text: for each copy, the number of words before it, with earlier copies."""
+GapPath: TypeAlias = tuple[int, ...]
+"""Where randomly placed copies go in a text: for each copy, the number of words before it, including those of
+earlier copies.
+"""
 Floats: TypeAlias = NDArray[np.float64]
 
 # Number of tokens reserved for each copy that is inserted as text, because the tokenizer may split the copy
@@ -48,21 +50,23 @@ def as_carriers(encoder: Encoder, insertion: Insertion, texts: Sequence[str]) ->
 
 
 def room_for(encoder: Encoder, insertion: Insertion, copies: int) -> int:
-    """Return the number of tokens to keep free for copies in a text, at most half of the model's limit."""
+    """Return how many tokens of a text to keep free for copies: at most half of what the model reads."""
     room = copies if insertion is Insertion.IDS else copies * _TOKENS_PER_TEXT_COPY
     return room if encoder.max_length is None else min(room, encoder.max_length // 2)
 
 
 def has_room(encoder: Encoder, ids: Sequence[int], room: int) -> bool:
-    """Return whether the model reads a text with these content ids, and ``room`` more tokens, in full."""
+    """Return whether the model reads all of a text with these token ids, and ``room`` more tokens."""
     placeholders = (0,) * room
     return encoder.fits((*ids, *placeholders))
 
 
-def with_copies(token: Token, carrier: Carrier, placement: Placement, copies: int, path: Path = ()) -> Probe:
-    """Return a carrier with copies of a token inserted.
+def with_copies(
+    token: Token, carrier: Carrier, placement: Placement, copies: int, path: GapPath = ()
+) -> Probe:
+    """Return a carrier with ``copies`` copies of a token inserted.
 
-    Random placement needs a ``path``.
+    ``path`` is needed for random placement only.
     """
     if isinstance(carrier, str):
         return copies_as_text(token, carrier, placement, copies, path)
@@ -88,7 +92,7 @@ def balanced(groups: Sequence[str], count: int, seed: int | Sequence[int]) -> li
         Indices of the drawn elements.
     """
     generator = np.random.default_rng(seed)
-    queues: dict[str, list[int]] = {}  # the elements of each group in random order
+    queues: dict[str, list[int]] = {}  # for each group, the indices of its elements in random order
     for index in generator.permutation(len(groups)):
         queues.setdefault(groups[index], []).append(int(index))
     longest = max(map(len, queues.values()), default=0)

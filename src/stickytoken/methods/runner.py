@@ -62,12 +62,12 @@ class Runner:
 
     Attributes:
         engine: computes the shards.
-        store: keeps them: a run folder, or memory.
+        store: keeps the shards: a run folder, or memory.
         progress: called after every shard.
         shard_probes: number of texts in a shard.
         unanswered: for each token that could not be measured, a text that the server gave no vector for,
             keyed by token id.
-        begin: called before any work, when nothing can be refused any more; it writes the record of a run.
+        begin: called before any work, after all checks of the user's input; it writes the record of a run.
     """
 
     engine: Engine
@@ -93,7 +93,7 @@ class Runner:
         truncate: bool = False,
         carrier_texts: Sequence[str] = (),
     ) -> pl.DataFrame:
-        """Run a stage and return one row per token. The other arguments are those of `TokenWork`."""
+        """Run a stage and return one row per token. The keyword arguments are those of `TokenWork`."""
         shards = cut_into_shards(tokens, stage.probes_per_token, self.shard_probes)
         work = TokenWork(stage, precision, truncate, carrier_texts)
         # Only shards in which a text has no vector have the column `UNANSWERED`.
@@ -108,16 +108,16 @@ class Runner:
     def run_work(
         self, work: Work[Item, Prepared], shards: Sequence[Shard[Item]], rows: Rows[Item]
     ) -> list[pl.DataFrame]:
-        """Compute the shards that the store lacks, and return the tables of all.
+        """Compute the shards that the store lacks, and return the tables of all shards.
 
         ``rows`` says which rows each table must have.
         """
-        self.begin()  # of the run, if this is its first work
+        self.begin()  # does nothing if the run has begun
         return run_work(work, shards, rows, self.engine, self.store, self.progress)
 
     def encode(self, name: str, probes: Sequence[Probe], role: Role = Role.DOCUMENT) -> NDArray[np.float32]:
-        """Encode texts of a role, and keep their vectors in the store under a name; shape (texts, d)."""
-        self.begin()  # of the run, if this is its first work
+        """Return the vectors of texts of a role, shape (texts, d), and store them under a name."""
+        self.begin()  # does nothing if the run has begun
         return encode_in_shards(name, probes, self.engine, self.store, self.progress, role)
 
     def require_answers(self, tokens: Sequence[Token]) -> None:
@@ -141,7 +141,7 @@ class Runner:
         is_unanswered = pl.col("token_id").is_in(list(self.unanswered))
         for name in table.columns:
             if name not in _OF_VOCABULARY:
-                unmeasured = 0 if name == "texts" else None
+                unmeasured = 0 if name == "texts" else None  # the column "texts" has the number of texts
                 known = pl.when(is_unanswered).then(unmeasured).otherwise(pl.col(name))
                 table = table.with_columns(known.alias(name))
         if "reason" not in table.columns:

@@ -33,8 +33,8 @@ def beyond_ordinary(values: Floats, is_random: NDArray[np.bool_], confidence: fl
     The effect of the ordinary token is the median effect of the random tokens. Some carriers raise or lower
     the values of all tokens. To remove this carrier effect, each carrier's mean over the random tokens is
     subtracted first. The intervals are Student intervals that treat the carriers as a random sample; they
-    include the standard error of the median. If a server's vectors differ from call to call, this needs no
-    variance of its own, because it scatters the values of the carriers too.
+    include the standard error of the median. If a server's vectors differ from call to call, no variance is
+    added for these differences, because they are part of the variance over carriers.
 
     Args:
         values: effect of each token in each carrier, shape (T, K); NaN in carriers in which a token was not
@@ -61,7 +61,7 @@ def beyond_ordinary(values: Floats, is_random: NDArray[np.bool_], confidence: fl
     half_width = scipy.stats.t.ppf((1 + confidence) / 2, degrees_of_freedom) * error
     effect = means - median
     estimates = Intervals(effect, effect - half_width, effect + half_width)
-    # The carrier means were subtracted from all values, so the ordinary effect adds their mean again.
+    # The carrier means were subtracted from all values, so their mean is added to the ordinary effect again.
     return RelativeEffects(estimates, ordinary=float(carrier_means.mean()) + median)
 
 

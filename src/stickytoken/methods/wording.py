@@ -25,12 +25,12 @@ from stickytoken.words import percent, quoted, sentence
 
 def describe_rule(smallest_erased: float, smallest_push: float) -> str:
     """Describe the rule in words, with the given thresholds."""
-    # An infinite deviation is unusual by any setting, so these are the lower thresholds.
+    # `lowered` are the thresholds of a token with an unusual vector: an infinite deviation is always unusual.
     lowered = measures.thresholds(np.inf, Rule(smallest_erased, smallest_push, unusual=np.inf))
-    erased = ERASED.threshold.format(smallest_erased)
-    push = PUSH.threshold.format(smallest_push)
-    lowered_erased = ERASED.threshold.format(float(lowered[ERASED.key]))
-    lowered_push = PUSH.threshold.format(float(lowered[PUSH.key]))
+    erased = ERASED.threshold_format.format(smallest_erased)
+    push = PUSH.threshold_format.format(smallest_push)
+    lowered_erased = ERASED.threshold_format.format(float(lowered[ERASED.key]))
+    lowered_push = PUSH.threshold_format.format(float(lowered[PUSH.key]))
     return (
         f"A token is sticky if its copies hide documents (leave at least {erased} less of a text than an "
         f"ordinary token's copies) or push them (into at least {push} as many wrong results). For an unusual "
@@ -38,15 +38,18 @@ def describe_rule(smallest_erased: float, smallest_push: float) -> str:
     )
 
 
-def vector_in_words(deviation: float, unusual: float) -> str:
-    """Describe a token's vector deviation, and the smallest deviation that is unusual.
+def vector_in_words(deviation: float, unusual_from: float) -> str:
+    """Describe how unusual a token's vector is, and from which deviation on a vector is unusual.
 
-    Both numbers are in median absolute deviations from the median of all token vectors.
+    Args:
+        deviation: how many median absolute deviations the statistic of the token's vector lies above the
+            median of this statistic over all tokens; see `stickytoken.token_vectors.vector_deviations`.
+        unusual_from: the smallest deviation of an unusual vector.
     """
     side = "above" if deviation >= 0 else "below"
     return (
-        f"{abs(deviation):.1f} median absolute deviations {side} the median of all token vectors; unusual "
-        f"from {unusual:g} above"
+        f"how unusual its direction is: {abs(deviation):.1f} median absolute deviations {side} the median of "
+        f"all token vectors; counts as unusual from {unusual_from:g} above"
     )
 
 
@@ -64,7 +67,7 @@ def reason(values: Mapping[str, float], *, unusual_vector: bool) -> str:
         unusual_vector: whether the token is flagged only because its vector is unusual.
     """
     reasons = [
-        measure.reason.format(measure.text(values[measure.key]))
+        measure.reason_format.format(measure.text(values[measure.key]))
         for measure in MEASURES
         if measure.key in values
     ]
@@ -74,7 +77,7 @@ def reason(values: Mapping[str, float], *, unusual_vector: bool) -> str:
 
 
 def describe_push(token: str, push: str) -> str:
-    """Say in how many wrong results a document with copies is."""
+    """Say by how much copies of a token multiply a document's wrong results; ``push`` is like "2.1×"."""
     return f"{COPIES} copies of {quoted(token)} put a document into {push} as many wrong results"
 
 
@@ -84,7 +87,7 @@ def describe_found(found: float) -> str:
 
 
 def harm_shares(hidden: float, push: float) -> tuple[float, float]:
-    """Return how much copies hide and push documents: 0 for no effect, 1 for that of a severe token.
+    """Return how much copies hide and push documents: 0 for no effect, 1 for the effect of a severe token.
 
     Args:
         hidden: share of the queries that lose their document, as `hidden_share` returns it.
@@ -115,7 +118,7 @@ class Harm(NamedTuple):
 
     @property
     def shares(self) -> tuple[float, float]:
-        """How much copies hide and push documents: 0 for no effect, 1 for that of a severe token."""
+        """How much copies hide and push documents: 0 for no effect, 1 for the effect of a severe token."""
         hidden = 0.0  # also if ordinary copies hide all documents, so that none is left to hide
         if self.ordinary_found:
             hidden = hidden_share(self.found, self.ordinary_found)
@@ -141,12 +144,12 @@ _UNUSUAL = "few tokens have a vector like it; it may have been altered, or never
 
 
 def harm_sentence(row: Mapping[str, Any], harm: Harm | None) -> str | None:
-    """Return a sentence on the worse of the two: whether copies hide documents or push them.
+    """Return a sentence on what copies of a token do to documents: hide or push them, whichever is worse.
 
     Args:
         row: the token's row of tokens.parquet.
-        harm: what copies do to documents; None if the token was not measured there. The sentence is then on
-            what they erase of short texts.
+        harm: what copies do to documents. If None, because the token was not measured in documents, the
+            sentence says what copies erase of short texts.
 
     Returns:
         The sentence, without a full stop; None if nothing is known.
@@ -166,13 +169,14 @@ def harm_sentence(row: Mapping[str, Any], harm: Harm | None) -> str | None:
 def consequences(row: Mapping[str, Any], thresholds: Mapping[str, float], harm: Harm | None) -> list[str]:
     """Return sentences on what copies of a flagged token do in a search, with full stops.
 
-    They are about the erased share and the push, if these reach their thresholds, and about the vector, if
-    the token is flagged only because it is unusual. The list is empty for a token that is not flagged.
+    There is a sentence about the erased share and about the push if they reach their thresholds, and about
+    the vector if the token is flagged only because its vector is unusual. The list is empty for a token that
+    is not flagged.
 
     Args:
         row: the token's row of tokens.parquet.
         thresholds: thresholds for the token, keyed by column.
-        harm: what copies do to documents; None if the token was not measured there.
+        harm: what copies do to documents; None if the token was not measured in documents.
     """
     if row.get("severity") is None:
         return []
@@ -203,13 +207,14 @@ RESULT_COLUMNS = (
 def result_table(rule: RuleSettings, tokens: pl.DataFrame, documents: int | None) -> pl.DataFrame:
     """Return the rows of `RESULT_COLUMNS` for tokens of a run with this rule.
 
-    The share of queries that find their document is left out for a token that was measured in fewer than all
-    ``documents`` that receive copies: it has no interval here, and four documents have only eight queries.
-    ``documents`` is None if nothing was measured in documents.
+    ``documents`` is the number of documents that receive copies; None if nothing was measured in documents.
+    For a token that was measured in fewer documents, the column ``found`` (the share of queries that find
+    their document) is empty: the table shows no interval for it, and four documents have only eight queries.
 
-    The vector is "unusual" or empty. The verdict includes the severity of a flagged token. For an unflagged
-    token that was measured in the confirming carriers, it includes the first interval whose upper end
-    reaches the token's threshold, such as "benign, 39% to 42%": the verdict was close.
+    The column ``vector`` is "unusual" or empty. The column ``verdict`` includes the severity of a flagged
+    token. For an unflagged token that was measured in the confirming carriers, the verdict includes the first
+    interval whose upper end reaches the token's threshold, such as "benign, 39% to 42%": the verdict was
+    close.
     """
     shown_rows = []
     for row in tokens.iter_rows(named=True):
@@ -230,6 +235,7 @@ def result_table(rule: RuleSettings, tokens: pl.DataFrame, documents: int | None
 
 
 def _find_interval_that_reaches(row: Mapping[str, Any], thresholds: Mapping[str, Any]) -> str | None:
+    # Returns, as text, the first interval of a token whose upper end reaches the threshold of its measure.
     for measure in MEASURES:
         high = row[measure.high.key]
         if high is not None and high >= thresholds[measure.key]:

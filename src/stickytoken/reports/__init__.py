@@ -102,7 +102,7 @@ def _render(content: RunContent, report_format: Format) -> str:
 
 def _collect_figures(content: RunContent) -> list[ReportFigure]:
     figures = report_figures(content)
-    figures.append(flagged_categories(content.tokens))  # the page does not show it
+    figures.append(flagged_categories(content.tokens))  # a figure that the page does not show
     for token in explained_tokens(content):
         figures += token.figures
     return figures
@@ -122,7 +122,7 @@ _FORMATS = ("png", "svg", "pdf")
 
 
 def save_figures(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
-    """Save every figure as PNG, SVG and PDF. Existing files are replaced only after all have been drawn.
+    """Save every figure as PNG, SVG and PDF. Existing files are replaced only after all figures are drawn.
 
     Returns:
         The paths of the written files, three per figure.
@@ -154,7 +154,7 @@ def _draw(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
     from plotly.graph_objects import Figure
     from plotly.io import write_images
 
-    # On the page, figures are transparent.
+    # Figures are transparent on the page, but get a white background in files.
     white = {"paper_bgcolor": "white", "plot_bgcolor": "white"}
     plots = []
     paths = []
@@ -167,7 +167,7 @@ def _draw(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
         write_images(plots, paths, width=_WIDTH, height=heights, scale=_SCALE)
     except (ChromeNotFoundError, BrowserFailedError, BrowserClosedError, RuntimeError) as error:
         message = str(error).strip() or type(error).__name__
-        reason = message.splitlines()[0]  # its further lines would not fit into ours
+        reason = message.splitlines()[0]  # further lines would not fit into a message of one line
         raise InputError(
             f"figures are drawn by Chrome or Chromium, but neither could be started ({reason}): install "
             "either of them, or set BROWSER_PATH to its executable; the HTML report itself needs no browser"

@@ -88,7 +88,8 @@ def _make_card(content: RunContent, row: dict[str, Any], scales: dict[str, _Scal
         if column.key == "vector_deviation":
             measures.append(_make_vector_measure(row["vector_deviation"], content.run.settings.unusual))
             continue
-        # The card of a token with a severity says why it has it: only thresholds that it reaches are shown.
+        # The card of a token with a severity shows only the thresholds that the token reaches, because these
+        # are why it has a severity.
         threshold = thresholds.get(column.key)
         if isinstance(column, Measure) and is_graded and not column.is_reached(row, thresholds):
             threshold = None
@@ -105,7 +106,7 @@ def _make_card(content: RunContent, row: dict[str, Any], scales: dict[str, _Scal
 class _Scale:
     """The range of a measure on all cards, in its unit.
 
-    It is the smallest that contains the ordinary token, all intervals and all thresholds.
+    It is the smallest range that contains the value of an ordinary token, all intervals and all thresholds.
     """
 
     start: float
@@ -117,7 +118,8 @@ class _Scale:
         ordinary = 0.0
         if column.key == PUSH.key:
             result: Any = content.run.result  # the record of `profile`, the only method with a push
-            # An ordinary push that was not measured counts as the push of a token that does nothing.
+            # If the push of an ordinary token was not measured, the push of a token that does nothing is
+            # used.
             ordinary = PUSH.without_effect if result.ordinary_push is None else result.ordinary_push
         values = [ordinary]
         for row in rows:
@@ -130,17 +132,17 @@ class _Scale:
 
     def position(self, value: float) -> float:
         """Return where a value is drawn, in percent of the width of a `Strip`."""
-        span = self.end - self.start or 1.0  # a range without extent has all values at its start
+        span = self.end - self.start or 1.0  # 1.0 avoids a division by zero if all values are equal
         # A margin of 2% of the width stays free at both ends.
         return round(2 + 96 * (value - self.start) / span, 2)
 
 
-def _make_vector_measure(deviation: float, smallest_unusual: float) -> CardMeasure:
+def _make_vector_measure(deviation: float, unusual_from: float) -> CardMeasure:
     return CardMeasure(
         title="vector",
-        value="unusual" if deviation >= smallest_unusual else "usual",
+        value="unusual" if deviation >= unusual_from else "usual",
         interval="",
-        threshold=wording.vector_in_words(deviation, smallest_unusual),
+        threshold=wording.vector_in_words(deviation, unusual_from),
         strip=None,
     )
 

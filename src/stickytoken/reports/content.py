@@ -24,12 +24,17 @@ from stickytoken.vocabulary import kind_of, script_of, word_mark
 class RunContent:
     """A finished run, and what else its folder contains.
 
+    Only finished impacts, scans, audits and repairs are included, latest first.
+
     Attributes:
         run: the run.
-        plan: its plan.
-        tokens: its tokens, with the columns that `_add_properties` adds.
-        explanations: one for each explained token.
-        impacts: finished measurements of what tokens cost, latest first, as are the next three.
+        plan: the plan of the run.
+        tokens: the tokens of the run, with the columns that `_add_properties` adds.
+        explanations: one explanation for each explained token.
+        impacts: measurements of what tokens cost on tasks.
+        scans: searches for documents with copies.
+        audits: audits of an index.
+        repairs: records of repairs of the model.
         missing: sentences that each name something that is absent or cannot be shown.
     """
 
@@ -46,7 +51,7 @@ class RunContent:
     @property
     def sticky(self) -> pl.DataFrame:
         """The rows of `tokens` whose verdict is sticky, worst first."""
-        # The run has the order, and `tokens` the columns.
+        # The order comes from the run, and the columns from `tokens`.
         worst_first = self.run.sticky.select("token_id")
         return worst_first.join(self.tokens, on="token_id", maintain_order="left").select(self.tokens.columns)
 
@@ -96,7 +101,7 @@ def _add_properties(tokens: pl.DataFrame, vocabulary: pl.DataFrame) -> pl.DataFr
         (number of characters, without surrounding white space) and `position` (rank of the id in the
         vocabulary, from 0 for the smallest id to 1 for the largest).
     """
-    # What this tokenizer puts before entries that begin a word, or that continue one.
+    # The prefix, such as "##", that this tokenizer puts before entries that begin or that continue a word.
     mark_of_words = word_mark(vocabulary["token"].drop_nulls())
     kinds = []
     scripts = []
@@ -152,7 +157,7 @@ def _require_same_model(
     run: Run, explanation: StoredExplanation, token_by_id: dict[int, str], folder: Path
 ) -> None:
     """Raise RunError if an explanation and the run belong to different models."""
-    # What identifies each model. An explanation without it differs in every part.
+    # The identities of the models. An explanation without an identity counts as made with another model.
     encoder = run.record.identity_parts.get("encoder")
     explained_encoder = explanation.record.identity_parts.get("encoder")
     if not isinstance(explained_encoder, dict):

@@ -128,7 +128,7 @@ def run_details(content: RunContent) -> dict[str, dict[str, Any]]:
     record = run.record
     model = record.model.model_dump()
     loading = model.get("loading")
-    if loading:  # without options that were not set
+    if loading:  # show only the options that were set
         model["loading"] = {name: value for name, value in loading.items() if value not in (None, "", False)}
     encoder = record.identity_parts.get("encoder")
     model |= encoder if isinstance(encoder, dict) else {}
@@ -181,7 +181,7 @@ def _list_impact_details(impact: Impact) -> dict[str, Any]:
 
 
 def _list_repair_checks(record: RepairRecord) -> dict[str, str]:
-    """Return what each check of the repair found, keyed by its name; nothing if it was not verified."""
+    """Return what each check of a repair found, keyed by name; empty if the repair was not verified."""
     checks = [] if record.verification is None else record.verification.checks
     return {check.name: check.finding if check.passed else f"FAILED: {check.finding}" for check in checks}
 
@@ -205,21 +205,24 @@ def report_figures(content: RunContent) -> list[ReportFigure]:
     scatter_plots = [described for described in descriptions if isinstance(described, Scatter)]
     figures = [run_figures.distribution(content.tokens, described) for described in distributions]
     figures += [run_figures.scatter(content.tokens, described) for described in scatter_plots]
-    # If all sticky tokens have cards, the cards say more about the sticky tokens than this figure would.
+    # If all sticky tokens have cards, the cards say more about them than the figure of their composition.
     if len(content.sticky) > MOST_CARDS:
         figures.append(run_figures.composition(content.tokens))
-    for position, impact in enumerate(content.impacts[:MOST_IMPACTS]):
-        figures += _make_distinct(effects.impact_figures(impact), position)
-    for position, record in enumerate(content.repairs[:MOST_REPAIRS]):
-        figures += _make_distinct([_draw_repair(record)], position)
+    for number_in_report, impact in enumerate(content.impacts[:MOST_IMPACTS], start=1):
+        figures += _make_distinct(effects.impact_figures(impact), number_in_report)
+    for number_in_report, record in enumerate(content.repairs[:MOST_REPAIRS], start=1):
+        figures += _make_distinct([_draw_repair(record)], number_in_report)
     return figures
 
 
-def _make_distinct(figures: list[ReportFigure], position: int) -> list[ReportFigure]:
-    """Number the figures of a measurement or repair from the second on, because all have the same names."""
-    if position == 0:
-        return figures  # most runs have a single measurement or repair, which needs no number
-    number_in_report = position + 1
+def _make_distinct(figures: list[ReportFigure], number_in_report: int) -> list[ReportFigure]:
+    """Add the number of a measurement or repair in the report to the names and titles of its figures.
+
+    Without a number, the figures of all measurements would have the same names. The first measurement needs
+    no number, and most runs have only one.
+    """
+    if number_in_report == 1:
+        return figures
     return [
         replace(
             figure,
@@ -262,7 +265,7 @@ class ExplainedToken:
 
 
 def explained_tokens(content: RunContent) -> list[ExplainedToken]:
-    """Return the explained tokens: the flagged tokens, worst first, followed by the others by token id."""
+    """Return the explained tokens: flagged tokens first, worst first, then unflagged tokens by token id."""
     rank_by_id = {token_id: rank for rank, token_id in enumerate(content.sticky["token_id"])}
 
     def rank_and_id(explanation: StoredExplanation) -> tuple[int, int]:
@@ -271,9 +274,9 @@ def explained_tokens(content: RunContent) -> list[ExplainedToken]:
         return rank_by_id.get(token_id, rank_after_flagged), token_id
 
     tokens = []
-    for position, explanation in enumerate(sorted(content.explanations, key=rank_and_id)):
+    for index, explanation in enumerate(sorted(content.explanations, key=rank_and_id)):
         token = explanation.token
-        is_drawn = position < _DRAWN_EXPLANATIONS
+        is_drawn = index < _DRAWN_EXPLANATIONS
         tokens.append(
             ExplainedToken(
                 token_id=token.token_id,
@@ -341,7 +344,7 @@ class ShownCopies:
 
     id: str
     found: str  # the copies, and what they are
-    effect: str  # what they change in search results
+    effect: str  # what the copies change in search results
     pieces: list[tuple[str, bool]]  # as in `ShownDocument`
 
 
@@ -352,20 +355,20 @@ class ShownAudit:
     name: str  # the documents as the user named them
     answer: auditing.Answer
     conclusions: list[str]  # sentences on tokens and documents
-    token_sentences: list[str]  # those on tokens that the answer does not contain, without the rule
+    token_sentences: list[str]  # the conclusions on tokens that are not in the answer, without the rule
     rule: str
-    worst: DataTable  # the sticky tokens, or those that do most
+    worst: DataTable  # the sticky tokens; if there are none, the tokens with the largest push
     tokens: DataTable  # all measured tokens
     document_sentences: list[str]
-    documents: list[ShownCopies]  # those whose copies change most
+    documents: list[ShownCopies]  # the documents whose copies change search results most
     more: int  # number of documents with copies that are not shown
     done: str  # two sentences that say how the numbers were measured
-    basis: str  # a paragraph that says the same in full
+    basis: str  # a paragraph that says in full how the numbers were measured
     steps: list[NextStep]
     limits: list[str]
 
 
-# Maximum number of sticky tokens in the first table of an audit, and of others if none is sticky.
+# Maximum number of sticky tokens in the first table of an audit, and of benign tokens if no token is sticky.
 _MOST_STICKY = 10
 _MOST_BENIGN = 3
 
@@ -381,7 +384,7 @@ def show_audit(audit: Audit) -> ShownAudit:
     *token_sentences, rule = auditing.token_conclusions(audit)  # the last sentence states the rule
     token_rows = auditing.token_rows(audit)
     worst = token_rows.filter(verdict="sticky").head(_MOST_STICKY)
-    if worst.is_empty():  # those that come closest
+    if worst.is_empty():  # show the tokens with the largest push instead
         worst = token_rows.sort("push", "token_id", descending=[True, False]).head(_MOST_BENIGN)
     shown_documents = audit.documents.head(_MOST_DOCUMENTS)
     return ShownAudit(

@@ -85,7 +85,7 @@ def run_page(content: RunContent) -> str:
 def _name_parts(content: RunContent, values: dict[str, Any]) -> dict[str, str]:
     """Return the titles of the parts that the page has below its first screen, in order, keyed by HTML id.
 
-    ``values`` are those of `_collect_shared_values`.
+    ``values`` is the result of `_collect_shared_values`.
     """
     parts: dict[str, str] = {}
     if len(values["cards"]) > FIRST_CARDS:
@@ -221,7 +221,7 @@ def _make_security_policy(script: str, bundle: _Bundle | None) -> str:
     """Return a Content-Security-Policy that lets a page run these scripts only, and load nothing."""
     digests = [_hash_script(script)]
     if bundle is not None:
-        digests.append(bundle.digest)  # the page unpacks the script, and runs it
+        digests.append(bundle.digest)  # of the script that the page unpacks and runs
     allowed_scripts = " ".join(f"'sha256-{digest}'" for digest in digests)
     directives = (
         "default-src 'none'",
@@ -303,7 +303,7 @@ _DEEPEST_SHADE = 0.55
 
 def shade_rows(why: Why) -> list[ShadedRow]:
     """Return the rows of the contribution matrix. The larger the absolute value, the deeper the colour."""
-    largest = float(np.abs(why.matrix).max()) or 1.0  # for the division; a matrix of zeros has no colours
+    largest = float(np.abs(why.matrix).max()) or 1.0  # 1.0 avoids a division by zero for a matrix of zeros
     rows = []
     for part, values in zip(why.first.parts, why.matrix, strict=True):
         cells = [ShadedCell(float(value), _shade(float(value), largest)) for value in values]

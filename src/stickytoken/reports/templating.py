@@ -44,7 +44,7 @@ def number(value: Any, digits: int | None = None) -> str:
     """Format a value for readers. None becomes a dash, a boolean becomes yes or no, and a float is rounded.
 
     All numbers get thousands separators, and a minus sign if they are negative. A positive float that would
-    be rounded to 0 becomes, for example, ``< 0.0001``; a negative one becomes 0 without a sign.
+    be rounded to 0 becomes, for example, ``< 0.0001``; a negative float that would becomes 0 without a sign.
 
     Args:
         value: A value of any type.
@@ -99,13 +99,13 @@ def isolated(text: str) -> Markup:
 
 def commands(text: str) -> Markup:
     """Convert text to HTML as `isolated` does, with a <code> element for each part between backticks."""
-    pieces = text.split("`")  # those with odd positions are between backticks
+    pieces = text.split("`")  # pieces with an odd index are between backticks
     has_unpaired_backtick = len(pieces) % 2 == 0
     if has_unpaired_backtick:
         return isolated(text)
     html = Markup("")
-    for position, piece in enumerate(pieces):
-        is_code = position % 2 == 1
+    for index, piece in enumerate(pieces):
+        is_code = index % 2 == 1
         html += Markup("<code>{}</code>").format(visible(piece)) if is_code else isolated(piece)
     return html
 
@@ -132,7 +132,8 @@ def environment(package: str = _OWN_PACKAGE) -> Environment:
 
 
 def _make_visible(value: Any) -> Any:
-    # Jinja calls this with the value of every {{ expression }}, before it escapes what is not `Markup`.
+    # Jinja calls this function with the value of every {{ expression }}. Afterwards, it escapes the result
+    # unless it is `Markup`.
     if value is None:
         return _MISSING
     if isinstance(value, str) and not isinstance(value, Markup):
@@ -153,7 +154,8 @@ def _markdown_environment() -> Environment:
 
 
 def _escape_for_markdown(value: Any) -> str:
-    # Jinja calls this with the value of every {{ expression }}. `Markup` marks what is Markdown already.
+    # Jinja calls this function with the value of every {{ expression }}. A value that is Markdown already has
+    # the type `Markup`.
     return value if isinstance(value, Markup) else markdown(str(value))
 
 
@@ -173,7 +175,7 @@ def packaged(name: str, package: str = _OWN_PACKAGE) -> str:
     return (files(package) / "templates" / name).read_text("utf-8")
 
 
-# Glossary entries of every report. If a method defines one of these words itself, its own entry is used.
+# Glossary entries of every report. If a method defines one of these words too, the method's entry is used.
 _SHARED_WORDS = {
     "sticky token": "A vocabulary entry whose copies hide documents from the queries that they answer, or "
     "push them into results where they don't belong.",
@@ -191,7 +193,8 @@ _COLUMN_WORDS = {
 
 def glossary(table: TokenTable) -> dict[str, str]:
     """Return the meanings of the terms in a method's reports, in the order of the report, keyed by term."""
-    # First what the report is about, then the words of the method, which may define shared ones otherwise.
+    # The first entry says what the report is about. The entries of the method follow, and replace shared
+    # entries of the same word.
     meanings = {"sticky token": _SHARED_WORDS["sticky token"], **table.glossary}
     titles = {column.title for column in table.reported}
     meanings |= {title: meaning for title, meaning in _COLUMN_WORDS.items() if title in titles}

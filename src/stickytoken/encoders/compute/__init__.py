@@ -32,8 +32,8 @@ def model_lock(model: torch.nn.Module) -> AbstractContextManager[bool]:
     Two model objects can contain the same modules, for example a SentenceTransformer and the transformer
     inside it, or a SentenceTransformer and its shallow copy. They must have the same lock. The lock therefore
     belongs to the first module with weights of its own, usually the token embeddings, because the outer
-    objects, which differ, have no weights of their own. A deep copy has other modules, and so another lock,
-    even if it shares the weights.
+    objects, which differ, have no weights of their own. A deep copy of a model has other modules, and so
+    another lock, even if both share their weights.
     """
     modules_with_weights = (module for module in model.modules() if _has_own_weights(module))
     owner = next(modules_with_weights, model)
@@ -111,9 +111,10 @@ def onednn_enabled(enabled: bool) -> AbstractContextManager[None]:
 
 @contextmanager
 def _bounding_memory(model: torch.nn.Module) -> Iterator[None]:
-    # Turns oneDNN off for float32 on a CPU. It keeps a kernel and its buffers for each of up to a thousand
-    # batch shapes. Lengths and batch sizes vary here, so memory use on all-MiniLM-L6-v2 grew to 2.7 GB;
-    # without oneDNN it stays at 0.9 GB. For bfloat16, oneDNN stays on, because nothing else has fast kernels.
+    # Turns oneDNN off for float32 on a CPU. oneDNN keeps a kernel and its buffers for each of up to a
+    # thousand batch shapes. Lengths and batch sizes vary here, so memory use on all-MiniLM-L6-v2 grew to 2.7
+    # GB; without oneDNN it stays at 0.9 GB. For bfloat16, oneDNN stays on, because nothing else has fast
+    # kernels.
     import torch
 
     parameter = next(model.parameters())
@@ -144,15 +145,16 @@ def weights_fingerprint(model: torch.nn.Module) -> str:
                 )
             fingerprint.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
             flat = tensor.detach().cpu().contiguous().reshape(-1)
-            # Seen as bytes, because NumPy lacks some types of torch, such as bfloat16.
+            # The values are viewed as bytes, because NumPy lacks some types of torch, such as bfloat16.
             fingerprint.update(flat.view(torch.uint8).numpy().data)
     return fingerprint.hexdigest()
 
 
 def _divide_into_plain_tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in a value of a state dict, for their bytes to be hashed.
+    """Yield the tensors in a value of a state dict, in a form whose bytes can be read.
 
-    torch does not show a quantized one as bytes, so its integers, scales and zero points are yielded.
+    torch gives no access to the bytes of a quantized tensor, so its integers, scales and zero points are
+    yielded in its place.
     """
     import torch
 
@@ -165,7 +167,7 @@ def _divide_into_plain_tensors(value: Any) -> Iterator[torch.Tensor]:
         if is_for_whole_tensor:
             yield torch.tensor(value.q_scale())
             yield torch.tensor(value.q_zero_point())
-        else:  # one of each for every channel
+        else:  # every channel has its own scale and zero point
             yield value.q_per_channel_scales()
             yield value.q_per_channel_zero_points()
     elif isinstance(value, torch.Tensor):
@@ -175,7 +177,8 @@ def _divide_into_plain_tensors(value: Any) -> Iterator[torch.Tensor]:
 def modules_fingerprint(model: SentenceTransformer) -> str:
     """Return the sha256 of what determines a model's vectors, apart from its weights.
 
-    This is the type and the settings of each module of sentence-transformers, `truncate_dim` and the route.
+    The hash covers the type and the settings of each module of sentence-transformers, `truncate_dim` and the
+    route.
     """
     from stickytoken.encoders.inputs.routes import RoutedModel
 
@@ -199,7 +202,8 @@ def modules_fingerprint(model: SentenceTransformer) -> str:
 
 
 def _make_keys_plain(value: Any) -> Any:
-    # JSON objects have no tuples as keys, as the settings of a Router have.
+    # Converts keys that are tuples to text, because JSON allows no tuples as keys. A Router's settings have
+    # such keys.
     if isinstance(value, list):
         return [_make_keys_plain(item) for item in value]
     if not isinstance(value, dict):
@@ -212,8 +216,9 @@ def _make_keys_plain(value: Any) -> Any:
 
 
 def _ignore_use_of_cache(config: dict[str, Any]) -> dict[str, Any]:
-    # `use_cache` says whether keys and values are returned, which changes no vector. So two configs that
-    # differ only in it are made equal. A config may contain those of a model's parts.
+    # Returns the config with `use_cache` set to false, so that two configs that differ only in this setting
+    # become equal: `use_cache` says whether keys and values are returned, which changes no vector. A config
+    # may contain further configs, of the parts of a model.
     settings: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, dict):

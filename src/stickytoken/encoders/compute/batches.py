@@ -45,8 +45,8 @@ _MEMORY_SHARE = 0.4
 # Size of the trial batch that measures memory per token: number of texts, and number of tokens in each.
 _TRIAL_TEXTS = 64
 _TRIAL_LENGTH = 32
-# Number of batches that are launched before the first result is read, so that one is prepared while another
-# runs.
+# Number of batches that are launched before the first result is read, so that the next batch is prepared
+# while the current batch runs.
 _BATCHES_IN_FLIGHT = 2
 # Maximum number of characters that a message quotes from a model's error.
 _SHOWN_REASON = 300
@@ -65,7 +65,7 @@ _STATELESS_PACKAGES = (
 
 
 def worker_count(model: torch.nn.Module) -> int:
-    """Return how many batches may run at once: one per core on a CPU if no module keeps state, else one."""
+    """Return how many batches may run at once: on a CPU as many as cores if no module keeps state, else 1."""
     is_on_cpu = next(model.parameters()).device.type == "cpu"
     if not is_on_cpu or not all(map(_is_stateless, model.modules())):
         return 1
@@ -74,7 +74,7 @@ def worker_count(model: torch.nn.Module) -> int:
 
 
 def _is_stateless(module: torch.nn.Module) -> bool:
-    # Hooks may keep state. torch has no public way to ask for them.
+    # Hooks may keep state. torch has no public way to ask a module for its hooks.
     has_hooks = bool(module._forward_hooks or module._forward_pre_hooks)
     package = f"{type(module).__module__}."  # the listed packages end with a dot too
     return package.startswith(_STATELESS_PACKAGES) and not has_hooks
@@ -83,8 +83,8 @@ def _is_stateless(module: torch.nn.Module) -> bool:
 def compute_all(compute: Callable[[Any], Any], items: Sequence[Any], workers: int) -> list[Any]:
     """Apply a function to each item, and return the results in order.
 
-    With several workers, each of them is a thread, inside which torch uses no further threads. The first
-    error stops the work and is raised.
+    If there are several workers, each worker is a thread, inside which torch uses no further threads. The
+    first error stops the work and is raised.
     """
     if workers <= 1 or len(items) <= 1:
         return [compute(item) for item in items]
@@ -122,8 +122,9 @@ def equal_length_batches(lengths: Sequence[int], token_budget: int) -> list[NDAr
     for length in sorted(set(length_of_input.tolist()), reverse=True):
         indices = np.flatnonzero(length_of_input == length)
         batch_size = max(1, token_budget // max(1, length))
-        # Matrix kernels are fastest if the number of tokens is a multiple of TOKEN_MULTIPLE. It is one if the
-        # number of inputs is a multiple of this.
+        # Matrix kernels are fastest if a batch's number of tokens is a multiple of TOKEN_MULTIPLE. All inputs
+        # have `length` tokens, so the batch has such a number if its number of inputs is a multiple of
+        # `input_multiple`.
         input_multiple = TOKEN_MULTIPLE // math.gcd(length, TOKEN_MULTIPLE)
         if batch_size >= input_multiple:
             batch_size -= batch_size % input_multiple
@@ -135,7 +136,7 @@ class BatchEngine:
     """Runs inputs in batches whose inputs all have the same length.
 
     If the device runs out of memory, later batches are smaller. On a CPU, several workers each compute one
-    batch. On an accelerator, the next batch is prepared and sent while the previous one is computed.
+    batch. On an accelerator, the next batch is prepared and sent while the current batch is computed.
     """
 
     unit = "text"  # what an input is called in messages
@@ -203,6 +204,7 @@ class BatchEngine:
         return batches, outputs
 
     def _lower_budget(self, batch: NDArray[np.intp], length: int, error: Exception) -> None:
+        # Halves the budget after a batch of inputs with ``length`` tokens each that did not fit into memory.
         if len(batch) == 1:
             raise EncodingError(
                 f"{self.name}: {self.device} ran out of memory on a {self.unit} of {length} tokens: "
@@ -240,6 +242,7 @@ class BatchRunner(BatchEngine):
         return budget
 
     def _measure_token_budget(self) -> int:
+        # Returns how many tokens fit into the free memory of the GPU, by the memory that a trial batch takes.
         overhead = self._template.overhead  # special tokens per text
         length = min(_TRIAL_LENGTH, (self._model.max_seq_length or _TRIAL_LENGTH) - overhead)
         trial = [(0,) * max(1, length)] * _TRIAL_TEXTS  # the values of the ids don't matter
@@ -291,8 +294,8 @@ class BatchRunner(BatchEngine):
     def features(self, contents: Sequence[tuple[int, ...]]) -> dict[str, Any]:
         """Return the first module's inputs for equally long sequences of content ids, on the model's device.
 
-        They are either ids (including special tokens), masks and token types or, for a static embedding, the
-        ids of all texts in one list, with the offset at which each text begins.
+        The inputs are the ids (including special tokens), masks and token types. For a static embedding, they
+        are the ids of all texts in one list, and the offset at which each text begins.
         """
         template = self._template
         length = len(contents[0])

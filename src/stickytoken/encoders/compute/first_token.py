@@ -19,10 +19,11 @@ _BERT_LAYER_CHILDREN = {"attention", "intermediate", "output"}
 
 
 def attention_of_last_layer(model: SentenceTransformer) -> torch.nn.Module | None:
-    """Return the last layer's attention, if the vector of a text depends only on its first state.
+    """Return the attention module of the last layer, if only its output for the first token matters.
 
-    This is so if the vector is the state of the first token and if layers are built as in BERT, where tokens
-    are processed separately after the attention. In other models, return None.
+    Its output for all other tokens has no effect if the vector of a text is the state of the first token, and
+    if layers are built as in BERT, where tokens are processed separately after the attention. For other
+    models, return None.
     """
     if not pools_by(model, "cls"):
         return None
@@ -46,7 +47,7 @@ def attention_of_last_layer(model: SentenceTransformer) -> torch.nn.Module | Non
 @contextmanager
 def first_token_only(attention: torch.nn.Module) -> Iterator[None]:
     """Make an attention module return only the state of the first token, inside a ``with`` block."""
-    if "forward" in vars(attention):  # the user's own forward pass stays as it is
+    if "forward" in vars(attention):  # the user has replaced the forward pass, which is left as it is
         yield
         return
     original: Any = attention.forward

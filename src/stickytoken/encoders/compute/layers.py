@@ -30,7 +30,7 @@ def first_layers(model: SentenceTransformer, count: int, name: str) -> SentenceT
     backbone: Any = getattr(model[0], "model", None)
     config: Any = getattr(backbone, "config", None)
     layer_count = getattr(config, "num_hidden_layers", None)
-    # Modules that combine the states of all layers, and so need the later ones.
+    # Class names of modules that combine the states of all layers, and so need the later layers.
     mixing_kinds = [type(module).__name__ for module in model if type(module).__name__ in _MIXING]
     if not isinstance(backbone, torch.nn.Module) or not isinstance(layer_count, int) or mixing_kinds:
         kind = mixing_kinds[0] if mixing_kinds else type(model[0]).__name__
@@ -70,9 +70,10 @@ def _copy_with_shared_weights(model: SentenceTransformer) -> SentenceTransformer
 
 
 def _name_layer_lists(backbone: torch.nn.Module, count: int) -> list[str]:
-    names: list[str] = []  # of the outermost lists of ``count`` modules, which are taken for the layers
+    # Returns the names of the outermost lists of ``count`` modules, which are taken for the lists of layers.
+    names: list[str] = []
     for name, module in backbone.named_modules():  # outer modules first
-        # A list inside a layer may happen to have as many modules.
+        # A list inside a layer may also have ``count`` modules by chance.
         is_inside_layers = any(name.startswith(f"{outer}.") for outer in names)
         if isinstance(module, torch.nn.ModuleList) and len(module) == count and not is_inside_layers:
             names.append(name)
@@ -80,9 +81,10 @@ def _name_layer_lists(backbone: torch.nn.Module, count: int) -> list[str]:
 
 
 def _states_agree(model: SentenceTransformer, shorter: SentenceTransformer, layer_count: int) -> bool:
+    # Whether the first ``layer_count`` layers compute the same states without the later layers.
     states = _compute_states_of_sample(model)
     shorter_states = _compute_states_of_sample(shorter)
-    if len(shorter_states) != layer_count + 1:  # those after the embedding, and after each layer
+    if len(shorter_states) != layer_count + 1:  # the states after the embedding, and after each layer
         return False
     # The last states are not compared, because the shorter model may apply its final norm to them.
     for expected, shorter_state in zip(states[:layer_count], shorter_states[:layer_count], strict=True):
@@ -92,6 +94,7 @@ def _states_agree(model: SentenceTransformer, shorter: SentenceTransformer, laye
 
 
 def _compute_states_of_sample(model: SentenceTransformer) -> tuple[torch.Tensor, ...]:
+    # Returns the states after the embedding and after each layer, each of shape (1, tokens, d).
     transformer: Any = model[0]
     config = transformer.model.config
     if not hasattr(config, "output_hidden_states"):
@@ -103,6 +106,5 @@ def _compute_states_of_sample(model: SentenceTransformer) -> tuple[torch.Tensor,
     }
     # `switch_on` sets the option of the configuration that makes the model return its states.
     with computing(model), switch_on(config, "output_hidden_states"):
-        # After the embedding and after each layer, each of the shape (1, tokens, d).
         states: tuple[torch.Tensor, ...] = transformer(inputs).get(_STATES_FEATURE, ())
     return states

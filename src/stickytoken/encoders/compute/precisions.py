@@ -1,4 +1,4 @@
-"""Compute at a lower precision than that of a model's weights, and check that its vectors stay close."""
+"""Compute at a lower precision than a model's weights have, and check that the vectors stay close."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Arithmetic: TypeAlias = Callable[[], AbstractContextManager[object]]
 
 # Machine epsilon of each precision.
 ROUNDING = {Precision.TF32: 2**-10, Precision.BFLOAT16: 2**-7, Precision.FLOAT16: 2**-10}
-# A lower precision is usable if the mean cosine between its vectors and those at the model's own precision is
-# at least this.
+# A lower precision is usable if the mean cosine between vectors at this precision and vectors at the model's
+# own precision is at least this constant.
 _MIN_AGREEMENT = 0.95
 _MATMUL_PRECISION = SharedSetting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision)
 
@@ -44,15 +44,16 @@ def require_precision(model: torch.nn.Module, precision: Precision, name: str) -
 
 
 def arithmetic(model: torch.nn.Module, precision: Precision | None) -> Arithmetic:
-    """Return a function whose context managers make the model compute at a precision.
+    """Return a function that makes context managers, inside which the model computes at a precision.
 
-    A context manager serves only once, so each ``with arithmetic(...)():`` makes a new one. If the precision
-    is None, the model computes at its own.
+    A context manager serves only once, so each ``with`` block calls the function anew:
+    ``with arithmetic(model, precision)():``. If the precision is None, the model computes at its own
+    precision.
     """
     if precision is None:
         return nullcontext
     if precision is Precision.TF32:
-        return lambda: _MATMUL_PRECISION.at("high")  # torch's name for it
+        return lambda: _MATMUL_PRECISION.at("high")  # torch calls TF32 "high"
     dtype = getattr(torch, precision)  # torch's types have the same names, such as bfloat16
     device = next(model.parameters()).device.type
     if device == "cpu":

@@ -19,7 +19,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Branch:
-    """Consecutive tokens in a prefix tree. Inputs with a common prefix share the branches that hold it.
+    """Consecutive tokens in a prefix tree. Inputs with a common prefix share the branches of this prefix.
 
     For example, the inputs ``a b c d`` and ``a b e`` become a root with the tokens ``a b c d`` and a child
     with the token ``e``, which splits off after two tokens.
@@ -75,7 +75,7 @@ def build_trees(inputs: Sequence[tuple[int, ...]]) -> list[Branch]:
         """Return a sort key that puts longer inputs first, and sorts equally long inputs by their tokens."""
         return (-len(inputs[row]), inputs[row])
 
-    # Inputs that are prefixes of others come later, so they end on existing branches.
+    # An input that is a prefix of a longer input comes later, so it ends on an existing branch.
     for row in sorted(range(len(inputs)), key=longest_first):
         tokens = inputs[row]
         branch: Branch | None = None
@@ -100,7 +100,7 @@ def build_trees(inputs: Sequence[tuple[int, ...]]) -> list[Branch]:
 
 
 def levels(roots: Sequence[Branch]) -> Iterator[list[Branch]]:
-    """Yield the roots, then their children, then the children of those, and so on."""
+    """Yield the levels of trees: all roots, then their children, then their grandchildren, and so on."""
     level = list(roots)
     while level:
         yield level
@@ -174,16 +174,17 @@ def agree(vectors: NDArray[np.float32], plain: NDArray[np.float32], rounding: fl
         plain: the same vectors, computed by the original method.
         rounding: machine epsilon of the arithmetic.
     """
-    # As a fraction of the largest norm. At a low precision, a few rounding errors add up to more than usual.
+    # At a low precision, a few rounding errors add up to more than _TOLERANCE.
     relative_tolerance = max(_TOLERANCE, 4 * rounding)
     tolerance = relative_tolerance * np.linalg.norm(plain, axis=-1).max()
     return bool(np.abs(vectors - plain).max() <= tolerance)
 
 
 def samples_with_copies(carrier: tuple[int, ...], tokens: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return sample inputs, on which vectors from shared prefixes are compared with the usual ones.
+    """Return sample inputs, on which vectors from shared prefixes are compared with vectors without them.
 
-    Each is a text (the carrier) with one to three copies of a token, behind it or in front.
+    Each sample is a text (the carrier) with one to three copies of one of the tokens, after it or before it.
+    ``carrier`` and the samples are content ids, and ``tokens`` are token ids.
     """
     samples_after: list[tuple[int, ...]] = []
     samples_before: list[tuple[int, ...]] = []
@@ -240,8 +241,8 @@ class PrefixReuse:
                 because their states are cached.
 
         Returns:
-            The vectors, shape (inputs, d); None if trees save too little, change the vectors of the samples,
-            or have run out of memory, in this call or in an earlier one. Also None if an input has no tokens.
+            The vectors, shape (inputs, d). None if trees save too little, change the vectors of the samples,
+            or have run out of memory in this call or in an earlier call, or if an input has no tokens.
         """
         roots = self._build_trees_if_cheaper(contents, cached) if self.memory_left else None
         if not roots or not self._trees_are_exact:
@@ -267,9 +268,13 @@ class PrefixReuse:
     def _build_trees_if_cheaper(
         self, contents: Sequence[tuple[int, ...]], cached: int = 0
     ) -> list[Branch] | None:
-        """``cached`` is the number of tokens per input that a computation without trees would skip."""
+        """Return the roots of the inputs' prefix trees; None if trees save too little or an input has no
+        tokens.
+
+        ``cached`` is the number of tokens per input that a computation without trees would skip.
+        """
         inputs = [(*self.before, *content) for content in contents]
-        if not all(inputs):  # an input without tokens has no place in a tree
+        if not all(inputs):  # an input without tokens cannot be part of a tree
             return None
         roots = build_trees(inputs)
         # Trees do not use the cached states, so only a computation without trees skips the cached tokens.
@@ -346,7 +351,11 @@ class PrefixReuse:
         return vectors.cpu().numpy()
 
     def _make_masks(self, positions: torch.Tensor, attends: torch.Tensor) -> Any:
-        """Shape (1, 1, new tokens, tokens): 0 where a token attends, or else the lowest finite number."""
+        """Return the attention masks in the form that the model's architecture expects.
+
+        A mask has the shape (1, 1, new tokens, tokens). It is 0 where a new token attends to a token, and
+        else the lowest finite number. ``positions`` and ``attends`` are the results of `_lay_out_row`.
+        """
         config = self.backbone.config
         expected_form = _MASK_OF_ARCHITECTURE[config.model_type]
         window = getattr(config, "sliding_window", None)
@@ -363,8 +372,8 @@ class PrefixReuse:
 
     def _make_additive(self, attends: torch.Tensor) -> torch.Tensor:
         dtype = self.backbone.dtype
-        # Masks are added to the scores of attention, so a very low number hides a token. The new axes stand
-        # for all branches and all heads.
+        # Masks are added to attention scores, so a very low number hides a token. The two new axes, for
+        # branches and heads, have the length 1, because the mask is the same for all of them.
         return torch.where(attends, 0.0, torch.finfo(dtype).min).to(dtype)[None, None]
 
 
@@ -385,7 +394,7 @@ def _make_cache_of_parents(branches: Sequence[Branch], keys_and_values: dict[Bra
 
     def stack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the first ``start`` tokens of each parent's tensor, shape (branches, heads, start, d)."""
-        if has_one_parent:  # its tensor is expanded instead of copied
+        if has_one_parent:  # the tensor of the common parent is expanded instead of copied
             return tensors[0][None, :, :start].expand(len(tensors), -1, -1, -1)
         return torch.stack([tensor[:, :start] for tensor in tensors])
 
@@ -397,13 +406,15 @@ def _make_cache_of_parents(branches: Sequence[Branch], keys_and_values: dict[Bra
 
 
 def _take_row_of_cache(cache: Any, row: int, length: int) -> KeysAndValues:
-    # Of keys and values of shape (rows, heads, tokens, d), the first tokens of one row.
+    # Returns the keys and values of the first ``length`` tokens in one row. The tensors in the cache have the
+    # shape (rows, heads, tokens, d).
     return [(layer.keys[row, :, :length], layer.values[row, :, :length]) for layer in cache.layers]
 
 
 def _group_trees_within_budget(roots: Sequence[Branch], token_budget: int) -> Iterator[list[Branch]]:
+    # Yields groups of trees whose keys and values fit into memory together.
     group: list[Branch] = []
-    group_tokens = 0  # tokens whose keys and values the trees of the group keep
+    group_tokens = 0  # number of tokens whose keys and values the trees of the group keep
     for root in roots:
         # Keys and values are kept only for branches with children: those of the branch and of all tokens
         # before it.
@@ -421,14 +432,20 @@ def _group_trees_within_budget(roots: Sequence[Branch], token_budget: int) -> It
 def _divide_into_batches(
     level: Sequence[Branch], after_size: int, token_budget: int
 ) -> Iterator[list[Branch]]:
-    """Branches of the same shape can run in one forward pass."""
+    """Yield batches of branches that can run in one forward pass, because they have the same shape.
+
+    The shape of a branch consists of the number of tokens before it, the number of its own tokens, and the
+    lengths of the inputs that end on it.
+    """
     by_shape: dict[tuple[int, int, tuple[int, ...]], list[Branch]] = {}
     for branch in level:
-        # The lengths count because each input adds template tokens, which attend to its own tokens only.
+        # The lengths of inputs matter because each input adds template tokens, which attend only to the
+        # tokens of this input.
         shape = (branch.start, len(branch.tokens), branch.input_lengths)
         by_shape.setdefault(shape, []).append(branch)
     for (start, size, input_lengths), branches in by_shape.items():
-        # A row of the batch is one branch: with the tokens before it, and a suffix for each of its inputs.
+        # A row of the batch has the tokens before a branch, its own tokens, and a suffix for each of its
+        # inputs.
         tokens_per_row = start + size + after_size * len(input_lengths)
         batch_size = max(1, token_budget // tokens_per_row)
         for begin in range(0, len(branches), batch_size):
@@ -455,7 +472,7 @@ def _lay_out_row(
     """
     branch_end = start + size
     position_list = list(range(branch_end))
-    # Index of the suffix that each token belongs to; -1 for tokens that belong to none.
+    # Index of the suffix that each token belongs to; -1 for tokens that belong to no suffix.
     suffix_numbers = [-1] * branch_end
     # For each token, the number of tokens at the start of the row that the token attends to. Suffixes do not
     # count.

@@ -33,7 +33,10 @@ def find_learned_positions(model: torch.nn.Module) -> list[int]:
 
 
 def readable_positions(model: torch.nn.Module, max_length: int | None, name: str) -> int | None:
-    """Return the smallest number of learned or configured positions in a model; None if there is no limit.
+    """Return how many tokens the position embeddings of a model allow; None if there is no limit.
+
+    This is the smallest number of positions that a table of learned position embeddings or a configuration in
+    the model has.
 
     Args:
         model: any torch model.

@@ -17,7 +17,8 @@ from stickytoken.encoders.files.description import choose_route, list_choices
 from stickytoken.encoders.roles import Role
 from stickytoken.errors import InputError, ModelError
 
-# Names of the prompts for each task. `encode_query` and `encode_document` use the first that the model has.
+# Names of the prompts for each task. `encode_query` and `encode_document` use the first of these prompts that
+# the model has.
 _PROMPTS: dict[str, tuple[str, ...]] = {
     Role.QUERY: ("query",),
     Role.DOCUMENT: ("document", "passage", "corpus"),
@@ -81,8 +82,8 @@ def follow_route(model: SentenceTransformer, route: str | None, name: str) -> Se
     routers = [module for module in model if isinstance(module, Router)]
     if not routers:
         return model if route is None else _copy_for_task(model, route, name)
-    modules: OrderedDict[str, Any] = OrderedDict()  # those on the route, keyed by name
-    routes_taken: list[str] = []  # one for each Router
+    modules: OrderedDict[str, Any] = OrderedDict()  # the modules on the route, keyed by name
+    routes_taken: list[str] = []  # the route taken in each Router
     for key, module in model.named_children():
         if isinstance(module, Router):
             route_of_router = _find_route_in(module, route, name)
@@ -104,10 +105,10 @@ def follow_route(model: SentenceTransformer, route: str | None, name: str) -> Se
 def has_roles(model: SentenceTransformer, name: str) -> bool:
     """Return whether a model may encode queries and documents differently.
 
-    A model with Routers may if both have a route in each of them, and a model without Routers if it has
-    prompts for them or reads the task.
+    A model with Routers may do so if each of its Routers has a route for queries and a route for documents. A
+    model without Routers may do so if it has a prompt for queries or documents, or reads the task.
     """
-    if isinstance(model, RoutedModel):  # all its texts take one route, with one task
+    if isinstance(model, RoutedModel):  # all texts take the same route, with the same task
         return False
     routers = [module for module in model if isinstance(module, Router)]
     if not routers:
@@ -132,13 +133,13 @@ def _has_role_prompts(model: SentenceTransformer) -> bool:
 
 
 def unused_document_prompt(model: SentenceTransformer) -> str | None:
-    """Return the name of a document prompt that `encode_document` passes over, as in E5; None without one.
+    """Return the name of a document prompt that `encode_document` ignores, as in E5; None if there is none.
 
-    `encode_document` takes the prompt named ``document``, which every model has, even if it is empty and
-    there is another named ``passage``.
+    `encode_document` takes the prompt named ``document``, which every model has, even if this prompt is empty
+    and a prompt named ``passage`` is not.
     """
     names = [prompt_name for prompt_name in _PROMPTS[Role.DOCUMENT] if prompt_name in model.prompts]
-    if not names or model.prompts[names[0]]:  # the first is taken, and has a text
+    if not names or model.prompts[names[0]]:  # `encode_document` takes the first prompt, which has a text
         return None
     return next((prompt_name for prompt_name in names if model.prompts[prompt_name]), None)
 
@@ -160,6 +161,8 @@ def _find_route_in(router: Router, route: str | None, name: str) -> str:
 def _list_modules_on(
     route_of_router: str, router: Router, key: str, named_route: str | None, name: str
 ) -> Iterator[tuple[str, Any]]:
+    # Yields the modules on a route of a Router, each with a name that no other module has. ``key`` is the
+    # name of the Router. For Routers on the route, ``named_route`` says which of their routes to follow.
     chain: Any = router.sub_modules[route_of_router]
     for index, module in enumerate(chain):
         inner_key = f"{key}_{route_of_router}_{index}"
@@ -171,7 +174,10 @@ def _list_modules_on(
 
 
 def _copy_for_task(model: SentenceTransformer, task: str, name: str) -> RoutedModel:
-    """The user has named the task of a model without a Router as a route, so messages call it one."""
+    """Return a copy of a model without a Router that passes the task to its modules.
+
+    The user has named the task as a route, so error messages call it a route.
+    """
     reads_tasks = _reads_tasks(model)
     if not _has_role_prompts(model) and not reads_tasks:
         raise InputError(
@@ -215,7 +221,8 @@ def _make_routed_model(
         similarity_fn_name=model.similarity_fn_name,
         truncate_dim=model.truncate_dim,
     )
-    routed.default_prompt_name = default_prompt  # the library would announce it if it were passed
+    # Set here, because the library would log a message about a default prompt that is passed.
+    routed.default_prompt_name = default_prompt
     routed.module_kwargs = model.module_kwargs
     routed.route = route
     routed.task = task
@@ -226,13 +233,15 @@ def _make_routed_model(
 
 
 def _reads_tasks(model: SentenceTransformer) -> bool:
+    # Whether the task, such as ``query``, can change what the model's modules compute.
     arguments_of_modules = model.module_kwargs or {}
     for key, module in model.named_children():
         arguments = [*getattr(module, "forward_kwargs", ()), *arguments_of_modules.get(key, ())]
         if "task" in arguments:
             return True
     first: Any = model[0]
-    # Limits of its own for queries and documents, in attributes such as `query_length`.
-    has_own_lengths = any(getattr(first, f"{role}_length", None) is not None for role in Role)
+    # The first module may have different maximum lengths for queries and documents, in attributes such as
+    # `query_length`.
+    has_task_lengths = any(getattr(first, f"{role}_length", None) is not None for role in Role)
     chat_template = getattr(getattr(first, "tokenizer", None), "chat_template", None)
-    return has_own_lengths or "task" in str(chat_template or "")
+    return has_task_lengths or "task" in str(chat_template or "")

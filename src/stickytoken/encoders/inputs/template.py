@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
     from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
 
-# Sample texts. The template is derived by preprocessing them with the model. Models that read only a few
-# tokens get the shorter pair.
+# Two sample texts. The model preprocesses them, and the results show its template. Models that read only a
+# few tokens get the short samples.
 _SAMPLES = ("The cat sat on a warm stone.", "Trains leave at noon")
 _SHORT_SAMPLES = ("a", "to")
-# The longer samples are used only if they leave this many tokens for special tokens.
+# `_SAMPLES` are used only if they leave this many tokens for special tokens.
 _ROOM = 8
 # Maximum number of characters that a message quotes from another library's error.
 _SHOWN_REASON = 300
@@ -121,7 +121,7 @@ def _read_template_around(
         unpadded = features["attention_mask"][0].bool()
     input_ids = tuple(ids[unpadded].tolist())
     content = tuple(tokenizer.encode_many([prompt + sample])[0])
-    start = _find_position(content, input_ids)
+    start = _find_start(content, input_ids)
     if start is None:
         raise ModelError(f"{name}: {_explain_change(model, prompt)}")
     end = start + len(content)
@@ -139,6 +139,7 @@ def _read_template_around(
 
 
 def _preprocess(sample: str, model: SentenceTransformer, prompt: str, name: str) -> dict[str, Any]:
+    # Returns the inputs of the model's first module for a text.
     try:
         features = model.preprocess([sample], prompt=prompt or None)
     except Exception as error:  # image and audio processors raise many kinds of errors
@@ -151,10 +152,11 @@ def _preprocess(sample: str, model: SentenceTransformer, prompt: str, name: str)
     mask = features.get("attention_mask", ids)  # not all models read a mask
     if not hasattr(ids, "shape") or not hasattr(mask, "shape"):  # audio processors return lists
         raise ModelError(f"{name}: its first module does not read token ids: pass a text model")
-    return features  # the inputs of the model's first module
+    return features
 
 
-def _find_position(content: tuple[int, ...], sequence: tuple[int, ...]) -> int | None:
+def _find_start(content: tuple[int, ...], sequence: tuple[int, ...]) -> int | None:
+    # Returns the index at which ``content`` begins in ``sequence``; None if ``sequence`` does not contain it.
     for start in range(len(sequence) - len(content) + 1):
         if sequence[start : start + len(content)] == content:
             return start
@@ -166,7 +168,7 @@ def _explain_change(model: SentenceTransformer, prompt: str) -> str:
     first: Any = model[0]
     processor = getattr(first, "processor", None)
     templates = [getattr(reader, "chat_template", None) for reader in (processor, first.tokenizer)]
-    # Such a model puts the text into a chat message before it reads it.
+    # Whether the model puts a text into a chat message, which it reads in place of the text.
     reads_messages = any(templates) and "message" in getattr(first, "modalities", ())
     if reads_messages and prompt:
         return (

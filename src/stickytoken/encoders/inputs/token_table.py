@@ -11,8 +11,8 @@ def token_table(model: torch.nn.Module) -> torch.nn.Module | None:
     """Return the module that maps token ids to vectors.
 
     In a static embedding model, the table is the attribute `embedding` of the first module. In a transformers
-    model, the method `get_input_embeddings` returns the table. If this method of the whole model returns no
-    table, as in CLIP, the methods of the model's parts are called. CANINE has no table, because it computes
+    model, the method `get_input_embeddings` returns the table. If the method of the whole model returns no
+    table, as in CLIP, the methods of the model's modules are called. CANINE has no table, because it computes
     the vectors of code points from hashes.
 
     Args:
@@ -31,7 +31,7 @@ def token_table(model: torch.nn.Module) -> torch.nn.Module | None:
     if declared is not None:
         return declared
     tables = [_find_declared(module) for module in backbone.modules()]
-    # Several parts may declare the same table.
+    # Several modules may declare the same table.
     distinct_tables = {id(table): table for table in tables if table is not None}
     if len(distinct_tables) != 1:  # with several tables, it is unknown which one embeds the text
         return None
@@ -48,6 +48,7 @@ def table_rows(model: torch.nn.Module) -> int | None:
 
 
 def _find_declared(module: torch.nn.Module) -> torch.nn.Module | None:
+    # Returns the table that a module of a transformers model declares.
     get_table = getattr(module, "get_input_embeddings", None)
     if get_table is None:
         return None

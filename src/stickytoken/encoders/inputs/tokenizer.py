@@ -29,7 +29,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _CODE_POINTS = ("a", "Z", "é", "中", "😀")
 _ROUND_TRIP_MEMBERS = ("entries", "special_ids", "decode_many", "encode_many")
 
-# A tokenizer is compared with its backend on a sample: they decode about _COMPARED_ENTRIES entries from all
+# A tokenizer is compared with its backend on a sample: both decode about _COMPARED_ENTRIES entries from all
 # parts of the vocabulary, and encode _COMPARED_TEXTS and the decoded entries. The comparison may miss a
 # Python override that affects fewer than one in 256 entries.
 _COMPARED_ENTRIES = 256
@@ -74,8 +74,9 @@ class HuggingFaceTokenizer:
         backend = _find_backend(tokenizer)
         if backend is not None:
             self._backend = copy.deepcopy(backend) if shared else backend
-            # A deep copy loses `encode_special_tokens`, so it is set again; transformers has its own name for
-            # it. Padding and truncation are turned off, because the user may have turned them on.
+            # A deep copy loses the setting `encode_special_tokens`, which transformers calls
+            # `split_special_tokens`, so it is set again. Padding and truncation are turned off, because the
+            # user may have turned them on.
             self._backend.encode_special_tokens = getattr(
                 tokenizer, "split_special_tokens", backend.encode_special_tokens
             )
@@ -130,7 +131,8 @@ class HuggingFaceTokenizer:
             return None
         from tokenizers import Tokenizer, models, normalizers
 
-        # Only a whole tokenizer can be written. This one has no vocabulary, which may be large.
+        # Only a whole tokenizer can be written as JSON, so the normaliser is put into a tokenizer without a
+        # vocabulary: the vocabulary of the model may be large.
         empty = Tokenizer(models.WordLevel({}, ""))
         empty.normalizer = self._backend.normalizer or normalizers.Sequence([])
         return json.dumps(json.loads(empty.to_str())["normalizer"])
@@ -204,13 +206,13 @@ class HuggingFaceTokenizer:
         """The tokens, keyed by id, in ascending order of id."""
         entries: dict[int, str] = {}
         for token, token_id in self._read_vocabulary().items():
-            # Some Python tokenizers have bytes, of which one token may hold only a part of a character.
+            # The tokens of some Python tokenizers are bytes, which may be only a part of a character.
             text = token.decode("utf-8", "backslashreplace") if isinstance(token, bytes) else token
             entries[int(token_id)] = text
         return dict(sorted(entries.items()))
 
     def _read_vocabulary(self) -> Mapping[Any, Any]:
-        if self._backend is not None:  # then all ids come from it
+        if self._backend is not None:  # all ids come from the backend
             return self._backend.get_vocab()
         try:
             vocabulary: Mapping[Any, Any] = self._tokenizer.get_vocab()
@@ -230,7 +232,8 @@ class HuggingFaceTokenizer:
             raise ModelError(
                 f"the vocabulary of a {class_name} has no entries: pass a model with a vocabulary"
             )
-        # Some models, such as CANINE, read Unicode code points instead of tokens. A few characters show it.
+        # Some models, such as CANINE, read Unicode code points instead of tokens. It is enough to check the
+        # ids of a few characters.
         if all(self.entries.get(ord(character)) == character for character in _CODE_POINTS):
             raise ModelError(
                 f"the ids of a {class_name} are Unicode code points, not a vocabulary to search for sticky "
@@ -246,7 +249,7 @@ class HuggingFaceTokenizer:
     def special_ids(self) -> frozenset[int]:
         """Ids of the special tokens, except for the token with the role cls.
 
-        The published category tables do not count that token as special.
+        The published category tables do not count the token with the role cls as special.
         """
         by_role = {getattr(self._tokenizer, f"{role}_token_id", None) for role in _SPECIAL_ROLES}
         marked = self.marked_ids - {getattr(self._tokenizer, "cls_token_id", None)}
@@ -269,15 +272,15 @@ class HuggingFaceTokenizer:
         unknown_id = getattr(self._tokenizer, "unk_token_id", None)
         if unknown_id is not None or self._backend is None:
             return unknown_id
-        # The tokenizers library has no attribute for it, but writes it into the JSON of a tokenizer. Unigram
-        # models store the id of the token for unknown text; other models store the token itself.
+        # The tokenizers library has no attribute for the token for unknown text, but writes this token into
+        # the JSON of a tokenizer: Unigram models store its id, and other models the token itself.
         model = json.loads(self._backend.to_str())["model"]
         token = model.get("unk_token")
         return model.get("unk_id") if token is None else self._backend.token_to_id(token)
 
     @cached_property
     def fingerprint(self) -> str:
-        """The sha256 of what decides how texts are encoded: the backend or, without one, the entries."""
+        """The sha256 of what decides how texts are encoded: the backend, or the entries without a backend."""
         if self._backend is not None:
             content = f"{self._backend.to_str()}|{self._backend.encode_special_tokens}"
         else:
@@ -318,7 +321,8 @@ class HuggingFaceTokenizer:
                 _split_into_words(encoding, text, len(prompt))
                 for encoding, text in zip(encodings, prompted_texts, strict=True)
             ]
-        # Without spans, nothing tells whether the last token of the prompt also covers the start of the text.
+        # Without spans, it is unknown whether the last token of the prompt also covers the start of the text.
+        # The head gets as many ids as the prompt alone has.
         head_length = len(self.encode_many([prompt])[0]) if prompt else 0
         tokenized: list[TokenizedText] = []
         for ids in self.encode_many(prompted_texts):
@@ -331,7 +335,7 @@ class HuggingFaceTokenizer:
         try:
             encode = backend.encode_batch if offsets else backend.encode_batch_fast
             return encode(list(texts), add_special_tokens=False)
-        except TypeError as error:  # the library does not say what it cannot encode
+        except TypeError as error:  # the library does not say which text it cannot encode
             for text in texts:
                 if _SURROGATE.search(text):
                     raise EncodingError(

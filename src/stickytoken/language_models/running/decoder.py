@@ -19,8 +19,8 @@ from stickytoken.errors import InputError, ModelError
 _READS_PADDING = ("recurrent_gemma",)
 # Attributes under which transformers models hold their list of layers.
 _LAYER_LISTS = ("layers", "h", "blocks")
-# In a causal model, a later token may change earlier states by at most this fraction of their norm, beyond
-# rounding errors.
+# A model counts as causal if a later token changes the states of earlier tokens by at most this fraction of
+# their norm, beyond rounding errors.
 _LOOK_AHEAD = 1e-4
 
 
@@ -121,24 +121,28 @@ def _is_too_recurrent_for_prompts(backbone: Any) -> bool:
     # transformers has no public attribute that says whether a model has recurrent layers.
     is_recurrent = bool(getattr(backbone, "_is_stateful", False))
     has_attention = getattr(backbone.config, "num_attention_heads", None) is not None
-    is_only_recurrent = is_recurrent and not has_attention  # its tokens attend to no earlier ones
-    # If padding is read, the vector of a text depends on the longer texts of its batch.
+    is_only_recurrent = is_recurrent and not has_attention  # no token attends to an earlier token
+    # If padding is read, the vector of a text depends on the lengths of the other texts in its batch.
     reads_padding = backbone.config.model_type in _READS_PADDING
     return is_only_recurrent or reads_padding
 
 
 def _looks_ahead(decoder: Decoder) -> bool:
-    # Any ids will do; the modulo keeps them within a small vocabulary.
+    """Return whether the states of tokens depend on a later token.
+
+    Two inputs that differ only in the last token show it.
+    """
+    # Any ids will do. The modulo keeps ids inside a small vocabulary.
     first_tokens = [token % decoder.rows for token in range(5, 9)]
     last_tokens = [token % decoder.rows for token in (9, 10)]
     ids = torch.tensor([[*first_tokens, last_token] for last_token in last_tokens], device=decoder.device)
     with evaluating(decoder.model), torch.inference_mode():
         states = decoder.model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
-    before_one, before_other = states[:, :-1].float()  # the states before either last token
-    allowed = (_LOOK_AHEAD + 4 * torch.finfo(states.dtype).eps) * before_one.norm()
+    first_states, second_states = states[:, :-1].float()  # of each input, without the last token
+    largest_difference = (_LOOK_AHEAD + 4 * torch.finfo(states.dtype).eps) * first_states.norm()
     # Damaged weights give NaN, which makes this comparison false. The damage is reported later, with the text
     # whose vector is not finite.
-    return bool((before_one - before_other).norm() > allowed)
+    return bool((first_states - second_states).norm() > largest_difference)
 
 
 class Hook(NamedTuple):
@@ -155,14 +159,17 @@ def hook_before(layer: torch.nn.Module, call: Callable[..., Any]) -> Hook:
 
 @contextmanager
 def _keep_hooks(hooks: Iterable[Hook]) -> Iterator[None]:
-    """The hooks act only on calls by the current thread, because others may use the same model meanwhile."""
+    """Register hooks inside a ``with`` block.
+
+    The hooks act only on calls by the current thread, because other threads may use the same model meanwhile.
+    """
     owner = threading.get_ident()
 
     def call_for_owner(call: Callable[..., Any], *args: Any) -> Any:
         """Call a hook if the current thread registered it; otherwise, change nothing.
 
-        The number of arguments is left open, because torch may leave out the last one while another thread
-        removes the hook.
+        The number of arguments is left open, because torch may leave out the last argument while another
+        thread removes the hook.
         """
         return call(*args) if threading.get_ident() == owner else None
 
@@ -206,7 +213,7 @@ def compute_states_after(
         layer_counts: the numbers of layers after which states are returned; 0 stands for the first layer's
             input.
         inputs: keyword arguments of the model.
-        keep: called with states of shape (rows, tokens, d); returns the part of them to keep.
+        keep: called with states of shape (rows, tokens, d); returns what to keep of these states.
         hooks: hooks that change the states while the model runs.
 
     Returns:

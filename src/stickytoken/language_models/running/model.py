@@ -113,7 +113,8 @@ class PromptedModel:
             InputError: the prompt leaves no room for a text, or ``requested`` is more than the positions.
         """
         name = self.decoder.name
-        positions = readable_positions(self.decoder.model, requested, name)  # refuses more than there are
+        # Raises an error if ``requested`` is more than the model's number of positions.
+        positions = readable_positions(self.decoder.model, requested, name)
         tokenizer_limit = getattr(tokenizer, "model_max_length", None)
         # A tokenizer without a limit declares a huge number.
         limits = [limit for limit in (tokenizer_limit, positions) if limit is not None and limit < NO_LIMIT]
@@ -159,7 +160,7 @@ class PromptedModel:
             embedded: torch.Tensor = self.decoder.embedding(ids)
             return embedded
         is_placeholder = torch.eq(ids, self.placeholder_id)
-        # The placeholder has no embedding, so that of token 0 is looked up and then replaced.
+        # The placeholder has no embedding, so the embedding of token 0 is looked up for it and then replaced.
         embedded = self.decoder.embedding(ids.masked_fill(is_placeholder, 0))
         return torch.where(is_placeholder[..., None], own_vector.to(embedded), embedded)
 
@@ -188,7 +189,7 @@ class PromptedModel:
             skipped_counts.append(skipped)
             first, last = prompt.find_pooled_ends(len(content))
             # A negative placeholder index is counted from the end. The modulo gives the index from the start,
-            # for example -2 % 5 = 3. Without a placeholder, 0 stands for the index, which is not used.
+            # for example -2 % 5 = 3. Without a placeholder, the index is not used, and set to 0.
             placeholder = 0 if prompt.placeholder is None else prompt.placeholder % length
             # Padding and cached tokens are at the start, so indices counted from the end remain valid: in a
             # prompt of 5 tokens, index 3 becomes -2.
@@ -205,7 +206,7 @@ class PromptedModel:
         """
         ids, mask, positions, indices = (layout[key].to(self.decoder.device) for key in _LAYOUT)
         first, last, placeholders = indices.unbind(dim=1)
-        if cached_mask is not None:  # attention also reads the cached tokens, which stand before the others
+        if cached_mask is not None:  # attention also reads the cached tokens, which come first in a row
             mask = torch.cat([cached_mask.to(self.decoder.device), mask], dim=1)
         # The id of the placeholder may be beyond the embedding matrix. `embed` gives the placeholder a vector
         # of its own. The per-layer inputs of the placeholder are those of token 0.
@@ -226,19 +227,22 @@ class PromptedModel:
 def _pad_at_start(
     filled: Sequence[Ids], cached_counts: Sequence[int], indices_from_end: Sequence[Sequence[int]]
 ) -> Features:
-    """``filled`` lacks the tokens whose states are cached, of which each row has ``cached_counts``."""
+    """Return filled prompts as features (see `PromptedModel.layout`), padded at the start to the same length.
+
+    ``filled`` has the ids of each filled prompt, without the tokens at its start whose states are cached;
+    ``cached_counts`` has the numbers of these tokens. ``indices_from_end`` has, for each prompt, the indices
+    of the first pooled token, of the last pooled token and of the placeholder, counted from the end.
+    """
     width = max(map(len, filled))
     padding_sizes = [width - len(row) for row in filled]
     padded_rows = [(0,) * padding + tuple(row) for padding, row in zip(padding_sizes, filled, strict=True)]
     mask_rows = [[0] * padding + [1] * (width - padding) for padding in padding_sizes]
     mask = torch.tensor(mask_rows, dtype=torch.long)
-    # Counting the ones of a row from 0 gives the positions of its tokens, behind the cached ones. Padding
-    # gets the first position.
+    # The position of a token is the number of cached and other tokens before it in its row. Padding gets the
+    # position of the first token.
     positions = (mask.cumsum(1) - 1).clamp(min=0) + torch.tensor(cached_counts)[:, None]
     ids = torch.tensor(padded_rows, dtype=torch.long)
-    # Of the pooled tokens and the placeholder, counted from the start of a padded row.
-    indices = torch.tensor(indices_from_end) + width
-    # The features of `PromptedModel.layout`.
+    indices = torch.tensor(indices_from_end) + width  # counted from the start of a padded row
     return dict(zip(_LAYOUT, (ids, mask, positions, indices), strict=True))
 
 
@@ -265,8 +269,8 @@ class PromptCache:
         # Classes of cache layers that hold only keys and values for each row.
         self._plain_kinds = (DynamicLayer, DynamicSlidingWindowLayer)
         prefixes = [prompt.before[: prompt.prefix_length] for prompt in model.prompts]
-        # A batch needs three indices for each row, those of two pooled tokens and of the placeholder. The
-        # indices have no effect on the cache, so all of them are set to the last token.
+        # A batch needs three indices for each row: of two pooled tokens and of the placeholder. They have no
+        # effect on the cache, so all three indices are those of the last token.
         indices_from_end = [[-1, -1, -1] for _ in prefixes]
         layout = _pad_at_start(prefixes, cached_counts=[0] * len(prefixes), indices_from_end=indices_from_end)
         # Token prepending is off, because it changes no states before the placeholder, and the cached tokens
@@ -295,7 +299,7 @@ class PromptCache:
         # There is only one prompt, so all rows are views of a single row, which saves memory. Views work only
         # if the cache layers hold nothing but keys and values. Their shape is (rows, heads, tokens, d).
         for layer in cache.layers:
-            if layer.get_seq_length():  # layers after the last one that ran are empty
+            if layer.get_seq_length():  # layers that did not run are empty
                 layer.keys = layer.keys.expand(len(prompts), -1, -1, -1)
                 layer.values = layer.values.expand(len(prompts), -1, -1, -1)
         return cache

@@ -141,7 +141,7 @@ class PromptRunner(BatchEngine):
 
 @dataclass(eq=False)
 class _Reuse:
-    """What both ways to avoid repeated computation need; see `PromptRunner` for the fields."""
+    """Base class of `_PromptReuse` and `_SentenceReuse`; see `PromptRunner` for the fields."""
 
     runner: PromptRunner
     prompted: PromptedModel
@@ -158,8 +158,9 @@ class _PromptReuse(_Reuse):
     _cached_for: tuple[list[int], list[tuple[int, int]]] | None = field(default=None, init=False)
 
     def pays_off(self, rows: Sequence[PromptRow]) -> bool:
+        """Return whether cached states save enough tokens of these rows, and leave vectors unchanged."""
         prompts = self.prompted.prompts
-        if len(rows) < self.limits.rows * len(prompts):  # too few to make up for computing the cache
+        if len(rows) < self.limits.rows * len(prompts):  # too few rows to make up for computing the cache
             return False
         cached_tokens = sum(prompts[row.prompt].prefix_length for row in rows)
         all_tokens = sum(prompts[row.prompt].length(len(row.content)) for row in rows)
@@ -167,7 +168,10 @@ class _PromptReuse(_Reuse):
 
     @cached_property
     def agrees(self) -> bool:
-        """Vectors from cached states are wrong if the model's state consists of more than keys and values."""
+        """Whether vectors from cached states are the same as without a cache, tried on three sentences.
+
+        They are wrong if the model's state consists of more than keys and values.
+        """
         # The first two sentences have the same length, so they are computed in one batch. A batch with two
         # sentences reveals a model whose cached state cannot be repeated for several rows.
         contents = [text.ids for text in self.prompted.tokenize(["a", "a", "one two three"])]
@@ -185,7 +189,12 @@ class _PromptReuse(_Reuse):
         return prefixes.agree(reused, plain, self.rounding)
 
     def cache_for(self, layer_counts: Sequence[int]) -> PromptCache:
-        """A change that `weight_version` doesn't show, such as in place in ``weight.data``, isn't noticed."""
+        """Return the cached states of the prompts, computed anew if the weights or ``layer_counts`` have
+        changed.
+
+        A change of a weight that `weight_version` doesn't show, such as a change in ``weight.data``, isn't
+        noticed.
+        """
         weight_versions = [weight_version(weight) for weight in self.prompted.decoder.model.parameters()]
         wanted_for = (list(layer_counts), weight_versions)
         if self._cache is None or self._cached_for != wanted_for:
@@ -198,26 +207,31 @@ class _PromptReuse(_Reuse):
 class _SentenceReuse(_Reuse):
     """Computes common prefixes of sentences once per prompt, if the vector is the last token's state."""
 
-    # Keyed by the index of the prompt and the number of layers.
+    # What computes common prefixes, keyed by the index of the prompt and the number of layers.
     _by_prompt: dict[tuple[int, int], prefixes.PrefixReuse] = field(default_factory=dict, init=False)
 
     def vectors_if_cheaper(
         self, contents: Sequence[Ids], layer_count: int, *, prompts_are_cached: bool
     ) -> NDArray[np.float32] | None:
+        """Return the vectors of sentences, shape (sentences, d).
+
+        Return None if reuse saves too little or isn't exact.
+        """
         if not self._reuse_is_exact:
             return None
         vectors_in_prompts = []
         for index, prompt in enumerate(self.prompted.prompts):
-            # The tokens that `_PromptReuse`, the alternative, would skip.
+            # Number of tokens of each row that `_PromptReuse` would skip, if it were used instead.
             cached = prompt.prefix_length if prompts_are_cached else 0
             vectors = self._find_prefix_reuse(index, layer_count).vectors_if_cheaper(contents, cached)
             if vectors is None:
-                # The mean needs the vectors in all prompts. Those in earlier prompts are dropped, and the
-                # caller computes all of them without reuse.
+                # The mean needs the vectors in all prompts. The vectors in earlier prompts are dropped, and
+                # the caller computes the vectors in all prompts without reuse.
                 return None
             vectors_in_prompts.append(vectors)
+        # The mean over all prompts.
         means: NDArray[np.float32] = np.add.reduce(vectors_in_prompts) / np.float32(len(vectors_in_prompts))
-        return means  # over all prompts, shape (sentences, d)
+        return means
 
     @property
     def _reuse_is_exact(self) -> bool:
@@ -264,5 +278,6 @@ class _SentenceReuse(_Reuse):
     def _compute_plain_vectors(
         self, prompt_index: int, layer_count: int, contents: Sequence[Ids]
     ) -> NDArray[np.float32]:
+        # Returns the vectors of sentences in one prompt without reuse, shape (sentences, d).
         rows = [PromptRow(prompt_index, content) for content in contents]
-        return self.runner.run_rows(rows, None, [layer_count])[:, 0]  # the vectors of the only layer
+        return self.runner.run_rows(rows, None, [layer_count])[:, 0]

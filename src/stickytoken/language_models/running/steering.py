@@ -29,7 +29,8 @@ class PromptBatch:
         first: index of the first pooled token, shape (rows,).
         last: index of the last pooled token, shape (rows,).
         placeholders: index of the placeholder, shape (rows,); used only with token prepending.
-        echoes: whether all tokens from first to last are pooled; if false, only the last is used.
+        echoes: whether all tokens from ``first`` to ``last`` are pooled; if false, only the token at
+            ``last``.
         prepending: layers of token prepending; None if it is off.
         per_layer_inputs: further arguments of the decoder; see `Decoder.per_layer_inputs`.
     """
@@ -47,8 +48,8 @@ class PromptBatch:
     def pool(self, states: torch.Tensor) -> torch.Tensor:
         """Return one state for each row, shape (rows, d).
 
-        The state of a row is that of its last token or, in an echo, the mean over the tokens of the second
-        copy of the sentence.
+        The state of a row is the state of its last token or, in an echo, the mean state of the tokens in the
+        second copy of the sentence.
         """
         first = self.first.to(states.device)
         last = self.last.to(states.device)
@@ -123,9 +124,9 @@ def _make_prepending_hooks(decoder: Decoder, batch: PromptBatch) -> list[Hook]:
         device = states.device
         rows = torch.arange(states.shape[0], device=device)
         changed = states.clone()  # another hook may have recorded the states, so only a copy is changed
-        # In each row, the state at the index of the placeholder becomes that at the index of the last token.
+        # In each row, the state of the placeholder is replaced by the state of the last token.
         changed[rows, batch.placeholders.to(device)] = states[rows, batch.last.to(device)]
-        if args:  # the states are the first argument, or else passed by name
+        if args:  # the states are the first argument; otherwise, they are passed by name
             return (changed, *args[1:]), kwargs
         return args, {**kwargs, "hidden_states": changed}
 

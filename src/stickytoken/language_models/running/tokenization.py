@@ -104,7 +104,7 @@ class _MergedQuotes:
         return TokenizedText(self.head, tuple((token_id,) for token_id in ids), self.tail)
 
     def split_from(self, content: Ids) -> TokenizedText:
-        # ``content`` has the ids of a quoted sentence, perhaps with those of the quotation marks.
+        # ``content`` has the ids of a quoted sentence, which may include the ids of merged quotation marks.
         head = self.head if content[: len(self.head)] == self.head else ()
         content = content[len(head) :]
         has_tail = content[len(content) - len(self.tail) :] == self.tail
@@ -119,7 +119,7 @@ class _FilledPrompt:
 
     text: str
     first_character: int  # index of the first character of the sentence; in an echo, of the second copy
-    end_character: int  # index after its last character
+    end_character: int  # index after the last character of this copy of the sentence
     ids: Sequence[int]
     spans: Sequence[Span] | None  # character span of each id; None if the tokenizer reports none
 
@@ -161,11 +161,12 @@ class PromptTokenizer:
         self._first_template = templates[0]
         if prompt.echoes:
             self.prompts = tuple(self._find_echo_template_ids(pieces) for pieces in templates)
-            # None need to be known: an echo's ids are told apart by the characters that they cover.
+            # The ids of an echo's sentence are found by the characters that they cover, so merged quotation
+            # marks need not be known.
             self._merged_quotes = _MergedQuotes()
         else:
             placeholder_id = None
-            if prepending:  # a tokenizer may put the id of a space before that of the placeholder
+            if prepending:  # a tokenizer may put the id of a space before the id of the placeholder
                 placeholder_id = tokenizer.encode_many([PLACEHOLDER])[0][-1]
             self.prompts = tuple(self._find_template_ids(pieces, placeholder_id) for pieces in templates)
             self._merged_quotes = self._find_merged_quotes()
@@ -209,12 +210,14 @@ class PromptTokenizer:
             ids = self._tokenizer.encode_many([filled.sentence])[0]
             return self._merged_quotes.with_words(tuple(ids))
         content_ids = tuple(filled.ids[indices.start : indices.stop])
-        if filled.spans is None:  # only merged quotation marks can be told from words
+        if filled.spans is None:  # without spans, every id counts as a word, except merged quotation marks
             return self._merged_quotes.split_from(content_ids)
         content_spans = filled.spans[indices.start : indices.stop]
         return _divide_into_words(content_ids, content_spans, filled)
 
     def _find_content_between_template_ids(self, filled: _FilledPrompt) -> range | None:
+        # Returns the indices of the sentence's ids; None if the tokenizer merged the sentence with the
+        # template.
         ids = tuple(filled.ids)
         before = self.prompts[0].before[len(self._special) :]  # without special tokens, as in ``filled.ids``
         after = self.prompts[0].after
@@ -222,11 +225,13 @@ class PromptTokenizer:
         stop = len(ids) - len(after)
         has_before = ids[:start] == before
         has_after = ids[stop:] == after
-        if start > stop or not has_before or not has_after:  # the tokenizer merged the sentence with them
+        if start > stop or not has_before or not has_after:
             return None
         return range(start, stop)
 
     def _find_content_of_echo(self, filled: _FilledPrompt) -> range | None:
+        # Returns the indices of the ids of the second copy; None if the tokenizer merged it with the
+        # template.
         spans = filled.spans or ()  # never None, because `_find_echo_ids_around` requires spans
         first_character = _find_end_before_blanks(filled.text, filled.first_character)
         # The ids of the second copy come directly before the template's last ids.
@@ -234,36 +239,38 @@ class PromptTokenizer:
         ids_of_copy = _select_ids_between_characters(filled.ids, spans, first_character, filled.end_character)
         start = stop - len(ids_of_copy)  # the ids of the copy are consecutive
         is_empty = start == stop
-        if not is_empty and spans[start][0] < first_character:
-            # The first id begins before the copy, so the tokenizer merged the copy with the template.
+        if not is_empty and spans[start][0] < first_character:  # the first id begins before the copy
             return None
         return range(start, stop)
 
     def _find_template_ids(self, pieces: tuple[str, ...], placeholder_id: int | None) -> PromptIds:
         # The empty sample is left out if the template has no text, because the filled prompt would be empty.
         samples = (*self._samples, "") if any(pieces) else self._samples
-        filled_templates = [sample.join(pieces) for sample in samples]  # the sample stands between the pieces
+        filled_templates = [sample.join(pieces) for sample in samples]  # with the sample between the pieces
         encoded = self._tokenizer.encode_many(filled_templates)
         rows = [tuple(row) for row in encoded]
-        # The template's ids are those that all samples have before and after the sentence.
+        # The template's ids are the ids that all filled templates have in common at the start and at the end.
         template_before = _find_common_prefix(rows)
-        rows_after_prefix = [row[len(template_before) :] for row in rows]  # so that no id is in both
+        rows_after_prefix = [row[len(template_before) :] for row in rows]  # no id belongs to both ends
         after = _find_common_suffix(rows_after_prefix)
         before = self._special + template_before
         placeholder = None
         if placeholder_id is not None:
             placeholder = _find_placeholder(placeholder_id, before, after)
-        # Only an echo, which contains the sentence twice, has ids between.
+        # Only an echo, which contains the sentence twice, has ids between its copies.
         return PromptIds(before, between=None, after=after, placeholder=placeholder)
 
     def _find_merged_quotes(self) -> _MergedQuotes:
-        """A quoted sentence usually ends with a full stop, which may be merged with the quotation mark."""
+        """Return the ids of quotation marks that the tokenizer merges with a sentence.
+
+        A quoted sentence usually ends with a full stop, which may be merged with the quotation mark.
+        """
         prompt = self.prompts[0]
         texts = [sample.join(self._first_template) for sample in ("a.", "The b.")]
         # `PromptIds.before` includes the special tokens.
         rows = [self._special + tuple(row) for row in self._tokenizer.encode_many(texts)]
         contents = [row[len(prompt.before) : len(row) - len(prompt.after)] for row in rows]
-        # Ids with which both samples still begin or end are those of merged quotation marks.
+        # Both contents begin or end with the same ids only if these are the ids of merged quotation marks.
         return _MergedQuotes(head=_find_common_prefix(contents), tail=_find_common_suffix(contents))
 
     def _find_echo_template_ids(self, pieces: tuple[str, ...]) -> PromptIds:
@@ -277,7 +284,7 @@ class PromptTokenizer:
         return distinct_ids.pop()
 
     def _find_echo_ids_around(self, sentence: str, pieces: tuple[str, ...]) -> PromptIds:
-        """Encode an echo template, which has the sentence twice, with one; return the ids of the template.
+        """Return the ids of an echo template, by encoding it with a sentence in both places for the sentence.
 
         The character spans of the ids show which ids belong to the template.
 
@@ -296,7 +303,8 @@ class PromptTokenizer:
         second_start = len(sentence.join(pieces[:2]))
         first_end = first_start + len(sentence)
         second_end = second_start + len(sentence)
-        # A token of the sentence may include the blanks before it, so these do not belong to the template.
+        # A token of the sentence may include the blanks before it, so these blanks don't belong to the
+        # template.
         first_start = _find_end_before_blanks(text, first_start)
         second_start = _find_end_before_blanks(text, second_start)
         prompt = PromptIds(
@@ -317,7 +325,11 @@ class PromptTokenizer:
 
 
 def _find_placeholder(placeholder_id: int, before: Ids, after: Ids) -> int:
-    """Behind the sentence, the index counts from the prompt's end: the same for sentences of any length."""
+    """Return the index of the placeholder in a prompt.
+
+    If the placeholder comes after the sentence, the index is negative, because counted from the prompt's end
+    it is the same for sentences of any length.
+    """
     if placeholder_id in before:
         return before.index(placeholder_id)
     if placeholder_id in after:
@@ -326,11 +338,13 @@ def _find_placeholder(placeholder_id: int, before: Ids, after: Ids) -> int:
 
 
 def _find_end_before_blanks(text: str, stop: int) -> int:
-    # The index at which the blanks directly before `stop` begin; `stop` itself if there are none.
+    # Returns the index at which the blanks directly before `stop` begin; `stop` itself if there are no
+    # blanks.
     return len(text[:stop].rstrip())
 
 
 def _select_ids_between_characters(ids: Sequence[int], spans: Sequence[Span], start: int, stop: int) -> Ids:
+    # Returns the ids that begin or end between two characters; ``spans`` has the character span of each id.
     selected_ids = []
     for token_id, (first, end) in zip(ids, spans, strict=True):
         begins_inside = start <= first < stop
@@ -341,7 +355,7 @@ def _select_ids_between_characters(ids: Sequence[int], spans: Sequence[Span], st
 
 
 def _find_common_prefix(rows: Sequence[Ids]) -> Ids:
-    ids_by_position = zip(*rows, strict=False)  # of all rows; the shortest row ends it
+    ids_by_position = zip(*rows, strict=False)  # ends with the shortest row
     ids_that_agree = takewhile(lambda ids: len(set(ids)) == 1, ids_by_position)
     return tuple(ids[0] for ids in ids_that_agree)
 
@@ -351,7 +365,10 @@ def _find_common_suffix(rows: Sequence[Ids]) -> Ids:
 
 
 def _divide_into_words(content: Ids, spans: Sequence[Span], filled: _FilledPrompt) -> TokenizedText:
-    """Divide ids into words by their spans; ids that reach outside the sentence go into head or tail."""
+    """Divide the ids of a sentence into words by their character spans.
+
+    Ids that also cover characters of the template outside the sentence go into head or tail.
+    """
     text = filled.text
     head: list[int] = []
     words: list[list[int]] = []
@@ -379,7 +396,7 @@ class OwnTokenizer(NamedTuple):
     """A copy of the user's tokenizer, with the token ids that prompts need."""
 
     tokenizer: HuggingFaceTokenizer
-    special: Ids  # special tokens before every text
+    special: Ids  # ids of the special tokens before every text
     placeholder_id: int | None
 
 
@@ -395,7 +412,7 @@ def copy_tokenizer(tokenizer: Any, name: str, prepending: bool) -> OwnTokenizer:
         tokenizer.add_tokens([PLACEHOLDER])
         placeholder_id = tokenizer.convert_tokens_to_ids(PLACEHOLDER)
     adapted = HuggingFaceTokenizer(tokenizer)
-    # Where the ids of any text begin among those with special tokens around it.
+    # Find where the ids of a text begin if special tokens are added around them.
     bare_ids = adapted.encode_many(["a b"])[0]
     all_ids = list(tokenizer("a b")["input_ids"])
     possible_starts = range(len(all_ids) + 1)
@@ -418,12 +435,13 @@ class PromptVocabulary(HuggingFaceTokenizer):
     """
 
     def __init__(self, tokenizer: HuggingFaceTokenizer, *, quoted: bool) -> None:
-        vars(self).update(vars(tokenizer))  # shared, since copying a large vocabulary takes seconds
+        # Shares all attributes with ``tokenizer``, because copying a large vocabulary takes seconds.
+        vars(self).update(vars(tokenizer))
         self._quoted = quoted
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         return super().encode_many([clean_inner_text(text, quoted=self._quoted) for text in texts])
 
     def encode_with_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[Span] | None]]:
-        # The spans would be those of the cleaned texts.
+        # No spans are returned, because they would be spans in the cleaned texts.
         return [(ids, None) for ids in self.encode_many(texts)]

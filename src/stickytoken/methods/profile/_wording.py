@@ -155,7 +155,7 @@ def _list_largest_values(run: Run, rule: RuleSettings) -> list[Fact]:
         if with_value.is_empty():
             continue
         largest = with_value.sort(measure.key, "token_id", descending=[True, False]).row(0, named=True)
-        threshold = measure.threshold.format(getattr(rule, measure.setting))
+        threshold = measure.threshold_format.format(getattr(rule, measure.setting))
         meaning = f"{measure.largest}, by copies of {quoted(largest['token'])}; sticky from {threshold}"
         facts.append(Fact(measure.text(largest[measure.key]), meaning))
     return facts

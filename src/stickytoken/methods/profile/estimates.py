@@ -94,7 +94,7 @@ def _read_matrix(table: pl.DataFrame, column: str) -> NDArray[Any]:
 
 
 def join_tokens(first: RoundResults, second: RoundResults) -> RoundResults:
-    """Combine the measurements of two token sets in the same carriers, and sort them by token id."""
+    """Return the measurements of both sets of tokens, in the same carriers, sorted by token id."""
     ids = np.concatenate([first.ids, second.ids])
     order = np.argsort(ids)
 
@@ -114,9 +114,10 @@ def join_tokens(first: RoundResults, second: RoundResults) -> RoundResults:
 
 
 def add_carriers(first: RoundResults, more: RoundResults) -> RoundResults:
-    """Add the measurements of some of the tokens in further carriers, as further columns.
+    """Return ``first`` with the carriers of ``more`` as further columns.
 
-    The other tokens have NaN and no copies there. ``effects`` remain those of the first carriers.
+    ``more`` has measured only some of the tokens of ``first``. Every other token has NaN contractions and 0
+    copies in the further columns. ``effects`` remain those of ``first``.
     """
     rows = first.rows_of(more.ids)
     further_contractions = np.full((len(first.ids), more.contractions.shape[1]), np.nan)
@@ -234,7 +235,8 @@ def compare_with_ordinary(
 
     Args:
         contractions: contraction of each token in each carrier, shape (T, K).
-        is_random: whether each token is a random one, shape (T,); their median is the ordinary token.
+        is_random: whether each token was drawn at random, shape (T,); the random tokens' median is the
+            ordinary token.
         confidence: coverage of the two-sided intervals.
 
     Raises:
@@ -266,14 +268,15 @@ def push_of(ids: Ids, in_documents: InDocuments | None) -> Intervals:
     return Intervals(value, low, high)
 
 
-def _require_different_effects(pilot_contractions: Floats) -> None:
-    if len(pilot_contractions) < 2:
+def _require_different_effects(random_contractions: Floats) -> None:
+    # Contractions of the random tokens, shape (tokens, carriers).
+    if len(random_contractions) < 2:
         raise InputError(
-            f"the vocabulary has {len(pilot_contractions)} entries that can occur in text: at least two are "
+            f"the vocabulary has {len(random_contractions)} entries that can occur in text: at least two are "
             "needed, because tokens are compared with random ones; use another model"
         )
-    deviations = pilot_contractions - pilot_contractions.mean(axis=0)
-    if float((deviations**2).mean()) <= _ROUNDING * float((pilot_contractions**2).mean()):
+    deviations = random_contractions - random_contractions.mean(axis=0)
+    if float((deviations**2).mean()) <= _ROUNDING * float((random_contractions**2).mean()):
         raise InputError(
             "all tokens change the vectors of texts by the same amount: the model does not tell texts apart; "
             "check that it is loaded correctly"
@@ -283,12 +286,16 @@ def _require_different_effects(pilot_contractions: Floats) -> None:
 def _estimate_from_screening(
     values: Floats, pilot_rows: NDArray[np.intp], confirmed_pilots: Floats, confidence: float
 ) -> Intervals:
-    """Estimate each token's effect beyond the ordinary one's from ``values`` in few carriers, shape (T, K).
+    """Estimate how much more of a text each token erases than the ordinary token, from few carriers.
 
-    Effects may be larger in the screening carriers than in the confirming ones, which would make the
-    estimates too large. So the means are scaled until they vary over the pilots as ``confirmed_pilots`` do,
-    the pilots' effects beyond the ordinary token's in the confirming carriers. The standard error is the same
-    for all tokens: the root mean square difference, over the pilots, between the two.
+    ``values`` has the contraction of each token in each screening carrier, shape (T, K), and ``pilot_rows``
+    the rows of the pilots. ``confirmed_pilots`` has, for each pilot, its contraction minus the ordinary
+    token's in the confirming carriers.
+
+    Contractions may be larger in the screening carriers than in the confirming carriers, which would make the
+    estimates too large. So the estimates are scaled until they vary over the pilots as much as
+    ``confirmed_pilots``. All tokens have the same standard error: the root mean square difference between the
+    estimates for the pilots and ``confirmed_pilots``.
     """
     means = values.mean(axis=1)
     beyond_median = means - float(np.median(means[pilot_rows]))

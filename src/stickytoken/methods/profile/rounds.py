@@ -27,7 +27,7 @@ from stickytoken.measurement.stages import RowValue
 from stickytoken.methods import probes
 from stickytoken.methods.base import Job
 from stickytoken.methods.measures import PUSH, thresholds
-from stickytoken.methods.probes import Carrier, Path
+from stickytoken.methods.probes import Carrier, GapPath
 from stickytoken.methods.profile import documents, texts, verdict
 from stickytoken.methods.profile.documents import (
     Announcer,
@@ -443,7 +443,7 @@ class ProfileStage:
             texts_with_copies.append(probe)
         return texts_with_copies
 
-    def _path(self, token: Token, carrier: Carrier, carrier_index: int, cell: Cell) -> Path:
+    def _path(self, token: Token, carrier: Carrier, carrier_index: int, cell: Cell) -> GapPath:
         if cell.placement is not Placement.RANDOM:
             return ()
         generator = np.random.default_rng([self.seed, token.id, carrier_index])
@@ -456,19 +456,19 @@ class ProfileStage:
     def measure_all(
         self, tokens: Sequence[Token], vectors: NDArray[np.float32]
     ) -> Sequence[Mapping[str, RowValue]]:
-        """Measure T tokens, and return the values that a run stores for each of them.
+        """Measure T tokens in the K carriers, and return the values that a run stores for each token.
 
         Args:
             tokens: the tokens.
             vectors: vectors of the probes of all tokens, token by token, shape (T x K, d).
 
         Returns:
-            The values of each token, keyed by column: ``contractions`` has the share of each carrier that
-            copies erase; ``contraction`` (a number) and ``pull`` (a vector) are fitted to all carriers
-            together; see `stickytoken.methods.statistics.Effects`.
+            The values of each token, keyed by column (see `stickytoken.methods.statistics.Effects`):
+            ``contractions``: the share of each carrier that copies of the token erase, shape (K,);
+            ``contraction``: the same share, fitted to all carriers together;
+            ``pull``: the vector that copies draw texts towards, shape (d,), fitted to all carriers together.
         """
-        # In shape (T, K, d).
-        with_copies = unit_vectors(vectors).reshape(len(tokens), len(self.carriers), -1)
+        with_copies = unit_vectors(vectors).reshape(len(tokens), len(self.carriers), -1)  # shape (T, K, d)
         contraction, pull = fit_effects(self.without_copies, with_copies)
         pulls = pull.astype(np.float16)  # vectors of all tokens take most of the space in a run folder
         contractions = carrier_contractions(self.without_copies, with_copies).astype(np.float32)

@@ -115,13 +115,13 @@ TABLE = TokenTable(
 
 
 def always_measured(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer) -> list[Token]:
-    """Return no token: a run measures those that the user names."""
+    """Return no token: a run measures only the tokens that the user names."""
     del vocabulary, tokenizer
     return []
 
 
 def identity_parts(job: Job[StdSettings]) -> dict[str, Any]:
-    """Return nothing: the identity that all runs have says everything."""
+    """Return nothing: the parts of the identity that all methods share are enough for std."""
     del job
     return {}
 
@@ -146,20 +146,20 @@ def compute(
         runner,
         folder,
         truncate=truncates(job.encoder, settings.inserted_as),
-        expected=scoring.expected_texts(pairs, len(job.tokens)) + expected_validation_texts,
+        expected_texts=scoring.expected_texts(pairs, len(job.tokens)) + expected_validation_texts,
     )
     scores = scoring.score_tokens(job, pairs, counted, expected_validation_texts)
 
     # Choose the tokens with the best cosine scores as candidates. A token without an exact score has an upper
-    # bound, which is below the threshold: its score was not computed, because it cannot be a candidate.
+    # bound of its score instead. The bound is below the threshold, so the token cannot be a candidate.
     known_scores = scores["score_cosine"].fill_null(scores["score_at_most"])
     threshold = candidate_threshold(known_scores.to_numpy(), settings.candidate_share)
     best = scores.filter(pl.col("score_cosine") >= threshold)
     best_ids = set(best["token_id"])
     candidates = [token for token in job.tokens if token.id in best_ids]
     if validation.places_as_published(job):
-        # Place the copies at the same random places as the published runs, which drew the places in the
-        # order in which they validated the candidates.
+        # Put the copies into the same random gaps as the published runs, which drew the gaps in the order in
+        # which they validated the candidates.
         by_id = {token.id: token for token in candidates}
         score_of_candidate = dict(best.select("token_id", "score_cosine").iter_rows())
         order = validation_order(score_of_candidate)
@@ -171,7 +171,7 @@ def compute(
 
     # The number of candidates is now known, so the total number of texts is no longer an estimate.
     validation_texts = len(candidates) * stage.probes_per_token
-    counted.expected = counted.done + validation_texts
+    counted.expected_texts = counted.done_texts + validation_texts
     validations = counted(stage, candidates, validation_texts)
     outlier_bound = outlier_threshold(validations["rate_cosine"].to_list(), settings.outlier_range)
     tokens = _make_token_table(scores, validations, job.vocabulary.frame(), outlier_bound)
@@ -193,13 +193,13 @@ def compute(
 def _make_token_table(
     scores: pl.DataFrame, validations: pl.DataFrame, vocabulary: pl.DataFrame, outlier_bound: float
 ) -> pl.DataFrame:
+    # Tokens that weren't validated have no rates and no verdict.
     rates = validations.select("token_id", "lift", *_RATES).rename(_RATES)
-    # The rates and verdicts of other tokens are null.
     is_validated = pl.col("validation_rate").is_not_null()
     is_outlier = pl.col("validation_rate") > outlier_bound
     verdict = pl.when(is_outlier).then(pl.lit("sticky")).otherwise(pl.lit("benign"))
     return (
-        # Only the scores of randomly drawn tokens are unbiased: of the others, the worst have no exact score.
+        # For statistics over all tokens: the sample. Outside it, low-scoring tokens have only an upper bound.
         scores.with_columns(sampled_score=pl.when("sampled").then("score_cosine"))
         .rename(_SCORES)
         .join(vocabulary, on="token_id", how="left", validate="1:1")

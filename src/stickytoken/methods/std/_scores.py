@@ -104,7 +104,7 @@ def score_bounds(distances: Floats, alone: Floats, constants: ScoreConstants) ->
     # distances with 0 and 3 copies are known, the interval has 3 steps. The score is largest if the distance
     # falls in as many steps as possible:
     # - If the distance at the end of the interval is lower than at the start, all steps can be falls.
-    # - If it is higher, one step must be a rise by at least the difference, and all others can be falls.
+    # - If it is higher, one step must be a rise by at least the difference, and all other steps can be falls.
     # - If it is equal, a single step is neither a fall nor a rise. Several steps are counted as falls: they
     #   cannot all be falls, but the result is still an upper bound.
     # - After the last known distance, the unknown distances can fall to 0.
@@ -140,8 +140,8 @@ def score_bounds(distances: Floats, alone: Floats, constants: ScoreConstants) ->
 def has_risen(distances: Floats) -> NDArray[np.bool_]:
     """Return whether any known distance is larger than the previous known distance, shape (...).
 
-    ``distances`` are those with 0, 1, 2, ... copies, shape (..., copies + 1); NaN where unknown, which the
-    first is not.
+    ``distances`` has the distances with 0, 1, 2, ... copies, shape (..., copies + 1); NaN where unknown. The
+    distance with 0 copies must be known.
     """
     last_known = distances[..., 0].copy()
     any_rises = np.zeros(last_known.shape, dtype=np.bool_)
@@ -181,7 +181,7 @@ def scores_behind_threshold(token_count: int, share: float) -> int:
 
     The threshold is interpolated between two adjacent scores, so both must be exact.
     """
-    # The index of the lower of the two, among the scores in ascending order.
+    # The index of the lower of the two scores, if all scores are in ascending order.
     lower_index = int((token_count - 1) * (1 - share))
     # Add 1 in case rounding moves the position of the quantile to the next score.
     return min(token_count, token_count - lower_index + 1)

@@ -12,7 +12,7 @@ from stickytoken.measurement.engine import Rows, Shard
 from stickytoken.methods.runner import Runner
 from stickytoken.unit_vectors import exact_unit_vectors
 
-# Number of entries that are encoded together.
+# Number of vocabulary entries that are encoded together.
 _BLOCK = 4096
 
 
@@ -20,9 +20,9 @@ class MeanSimilarity(NamedTuple):
     """The mean similarity u."""
 
     value: float
-    # Number of entries that it is computed from: all but those that have no tokens, more tokens than the
-    # model reads, or no usable vector.
-    entries: int
+    # Number of vocabulary entries that u is computed from: all but those that have no tokens, more tokens
+    # than the model reads, or no usable vector.
+    entry_count: int
 
 
 class EntryWork:
@@ -31,14 +31,14 @@ class EntryWork:
     name = "mean similarity"
 
     def prepare(self, shard: Shard[str], encoder: Encoder) -> Shard[str]:
-        """Return the shard as it is: `compute` needs the strings."""
+        """Return the shard unchanged: `compute` needs its strings."""
         del encoder
         return shard
 
     def compute(self, prepared: Shard[str], encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
-        """Return one row with the sum of the unit vectors of a shard, and the number of texts."""
+        """Return one row with the sum of a shard's unit vectors, and the number of texts in the shard."""
         contents = encoder.content_ids(prepared.items)
-        # Without the entries that have no tokens, and those that are too long.
+        # Indices of the entries that have tokens, and no more than the model reads.
         readable = [index for index, ids in enumerate(contents) if ids and encoder.fits(ids)]
         if reads_ids(encoder):
             vectors = encoder.encode_ids([contents[index] for index in readable], allow_zero=True)
@@ -70,14 +70,14 @@ def measure_mean_similarity(encoder: Encoder, runner: Runner) -> MeanSimilarity:
     blocks = [entries[start : start + _BLOCK] for start in range(0, len(entries), _BLOCK)]
     shards = [Shard(index, block) for index, block in enumerate(blocks)]
     total = np.zeros(encoder.dimension)
-    count = 0
+    entry_count = 0
     for table in runner.run_work(EntryWork(), shards, _ONE_ROW):
         row = table.row(0, named=True)
         total += np.array(row["sum"], dtype=np.float64)
-        count += row["entries"]
-    if count < 2:
+        entry_count += row["entries"]
+    if entry_count < 2:
         raise EncodingError(
-            f"{encoder.name}: only {count} of {len(entries):,} vocabulary entries can be encoded"
+            f"{encoder.name}: only {entry_count} of {len(entries):,} vocabulary entries can be encoded"
         )
-    mean = total / count
-    return MeanSimilarity(float(mean @ mean), count)
+    mean_vector = total / entry_count
+    return MeanSimilarity(float(mean_vector @ mean_vector), entry_count)

@@ -1,6 +1,7 @@
 """Random placement: draw the gaps between words for the copies of a token.
 
-A `Walk` draws the paths of a token, one for each carrier.
+A path lists a gap for each copy: the number of words before it, counting words of earlier copies. A `Walk`
+draws the paths of a token, one for each carrier.
 
 The gaps are drawn as in the published runs, or separately for each token. The published code drew all gaps
 from a single random stream, ``random.Random(42)``: first the gaps for scoring, for each token in order of id,
@@ -49,8 +50,8 @@ class Walk:
         word_counts = tuple(probes.word_count(carrier) for carrier in carriers)
         return cls(word_counts, settings.copies, settings.inserted_as)
 
-    def paths(self, stream: random.Random, token: Token) -> tuple[probes.Path, ...]:
-        """Draw a path for each carrier: for each copy, the number of words before it, with earlier copies."""
+    def paths(self, stream: random.Random, token: Token) -> tuple[probes.GapPath, ...]:
+        """Draw the path of the token's copies in each carrier, from a random stream."""
         draw = partial(stream.randint, 0)  # from 0 to its argument, as the published code draws
         words_per_copy = probes.words_added(token, self.insertion)
         return tuple(
@@ -60,14 +61,12 @@ class Walk:
 
 def walk_vocabulary(
     seed: int, vocabulary: Iterable[Token], tokens: Iterable[Token], walk: Walk
-) -> dict[int, tuple[probes.Path, ...]]:
-    """Draw the places of the copies for scoring from one random stream, as in the published runs.
-
-    The places are drawn token by token.
+) -> dict[int, tuple[probes.GapPath, ...]]:
+    """Draw the gaps for scoring, token by token from one random stream, as in the published runs.
 
     Args:
         seed: seed of the random stream.
-        vocabulary: all available tokens, in order of id. The places for a token depend on all earlier tokens,
+        vocabulary: all available tokens, in order of id. The gaps for a token depend on all earlier tokens,
             because each of them consumes random numbers.
         tokens: the tokens for which paths are returned.
         walk: draws the gaps for the copies of a token.
@@ -78,11 +77,11 @@ def walk_vocabulary(
     stream = random.Random(seed)
     token_ids = {token.id for token in tokens}
     last_id = max(token_ids, default=-1)
-    paths: dict[int, tuple[probes.Path, ...]] = {}
+    paths: dict[int, tuple[probes.GapPath, ...]] = {}
     for token in vocabulary:
         if token.id > last_id:
             break
-        paths_of_token = walk.paths(stream, token)  # also of other tokens, see ``vocabulary``
+        paths_of_token = walk.paths(stream, token)  # drawn for every token, to consume the random numbers
         if token.id in token_ids:
             paths[token.id] = paths_of_token
     return paths
@@ -90,11 +89,11 @@ def walk_vocabulary(
 
 def walk_candidates(
     seed: int, vocabulary: Iterable[Token], scoring: Walk, candidates: Iterable[Token], validation: Walk
-) -> dict[int, tuple[probes.Path, ...]]:
-    """Draw the places of the copies for validation as in the published runs.
+) -> dict[int, tuple[probes.GapPath, ...]]:
+    """Draw the gaps of the copies for validation as in the published runs.
 
-    The published runs drew the places for scoring and then the places for validation from a single random
-    stream. The draws for scoring are therefore repeated before the places for validation are drawn.
+    The published runs drew the gaps for scoring and then the gaps for validation from a single random stream.
+    The draws for scoring are therefore repeated before the gaps for validation are drawn.
 
     Args:
         seed: seed of the random stream.
@@ -129,15 +128,15 @@ def validation_order(scores: Mapping[int, float]) -> list[int]:
     return in_order
 
 
-# Key of the random generators, which makes the places independent of other draws.
-_PLACES_KEY = 1
+# Key of the random generators, which makes the gaps independent of other draws.
+_GAPS_KEY = 1
 
 
 @dataclass(frozen=True)
 class PathsByToken:
-    """Random places of copies for validation that don't depend on the order in which tokens are validated.
+    """Draws the gaps of copies for validation, independently of the order in which tokens are validated.
 
-    They depend only on the seed, the token id and the index of the carrier.
+    The gaps depend only on the seed, the token id and the index of the carrier.
 
     Attributes:
         seed: seed of the run.
@@ -151,12 +150,12 @@ class PathsByToken:
     copies: int
     insertion: Insertion = Insertion.TEXT
 
-    def of(self, token: Token) -> list[probes.Path]:
-        """Return a path for each carrier: for each copy, the number of words before it."""
+    def of(self, token: Token) -> list[probes.GapPath]:
+        """Return the path of the token's copies in each carrier."""
         words_per_copy = probes.words_added(token, self.insertion)
         paths = []
         for index, word_count in enumerate(self.word_counts):
-            generator = np.random.default_rng([self.seed, _PLACES_KEY, token.id, index])
+            generator = np.random.default_rng([self.seed, _GAPS_KEY, token.id, index])
             draw = partial(generator.integers, endpoint=True)  # from 0 to its argument, included
             paths.append(draw_path(draw, word_count, self.copies, words_per_copy))
         return paths

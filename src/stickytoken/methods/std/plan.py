@@ -32,8 +32,11 @@ def truncates(encoder: Encoder, insertion: Insertion) -> bool:
 
 
 def encode_texts(encoder: Encoder, texts: Sequence[str], insertion: Insertion) -> NDArray[np.float32]:
-    """Encode texts, cut as the texts with copies are cut: at the model's limit if `truncates` is true."""
-    # `truncates` includes `reads_ids`, but a type checker cannot know.
+    """Return the vectors of texts, shape (texts, d).
+
+    Too long texts are truncated if texts with copies are truncated too (see `truncates`).
+    """
+    # `truncates` calls `reads_ids`; the second call tells the type checker that the encoder reads ids.
     if not truncates(encoder, insertion) or not reads_ids(encoder):
         return encoder.encode(texts)
     limit = content_limit(encoder)
@@ -41,14 +44,17 @@ def encode_texts(encoder: Encoder, texts: Sequence[str], insertion: Insertion) -
 
 
 def make_plan(job: Job[StdSettings], runner: Runner) -> StdPlanRecord:
-    """Choose pairs for scoring and validation (step 1 of Chen and others, 2025), and return the plan."""
+    """Choose pairs for scoring and validation (step 1 of Chen et al. 2025), and return the plan.
+
+    Copies go into the second sentence of a pair, the carrier; the first is the anchor.
+    """
     encoder = job.encoder
     settings = job.settings
-    # Before the slow steps, run the checks that may fail.
+    # The checks that may fail come before the slow steps.
     probes.require_insertion(encoder, settings.inserted_as)
     room = probes.room_for(encoder, settings.inserted_as, settings.copies)  # tokens kept free for copies
     usable = _find_usable_texts(encoder, settings, job.corpus, room)
-    mean = measure_mean_similarity(encoder, runner)
+    mean = measure_mean_similarity(encoder, runner)  # over pairs of vocabulary entries
     pairs = usable.pairs
     if not pairs:
         # The corpus consists of single sentences: combine them into random pairs.
@@ -65,26 +71,31 @@ def make_plan(job: Job[StdSettings], runner: Runner) -> StdPlanRecord:
     used = [*scoring, *validation]
     anchors = [pair.sentence1 for pair in used]
     carriers = [pair.sentence2 for pair in used]
-    # A file of pairs also contains similarities, which may differ slightly from the similarities in this
-    # model.
-    given_similarities = np.array([pair.similarity for pair in used])
-    anchor_vectors, carrier_vectors = encode_pairs(encoder, used, settings.inserted_as)
-    measured_similarities = 1 - distances(anchor_vectors, carrier_vectors)[Metric.COSINE]
-    # Copies are inserted only into the carriers, so the anchors need no room.
     fitting = find_fitting(encoder, carriers, room) | find_fitting(encoder, anchors, room=0)
     return StdPlanRecord(
         mean_similarity=mean.value,
-        mean_similarity_entries=mean.entries,
+        mean_similarity_entries=mean.entry_count,
         left_out=usable.left_out,
-        similarity_deviation=float(np.abs(measured_similarities - given_similarities).max()),
+        similarity_deviation=_compare_similarities(encoder, used, settings.inserted_as),
         scoring=scoring,
         validation=validation,
         truncated=tuple(sorted({*carriers, *anchors} - fitting)),
     )
 
 
+def _compare_similarities(encoder: Encoder, pairs: Sequence[SentencePair], insertion: Insertion) -> float:
+    """Return the largest absolute difference between the similarity that a pair has and that in this model.
+
+    The similarities in a file of pairs may have been computed with another model.
+    """
+    anchor_vectors, carrier_vectors = encode_pairs(encoder, pairs, insertion)
+    measured_similarities = 1 - distances(anchor_vectors, carrier_vectors)[Metric.COSINE]
+    given_similarities = np.array([pair.similarity for pair in pairs])
+    return float(np.abs(measured_similarities - given_similarities).max())
+
+
 class _UsableTexts(NamedTuple):
-    """The texts of a corpus that can be used. One of the lists is empty: a corpus has sentences or pairs."""
+    """The usable texts of a corpus. A corpus has either sentences or pairs, so one of the lists is empty."""
 
     sentences: list[str]
     pairs: list[SentencePair]
@@ -94,7 +105,7 @@ class _UsableTexts(NamedTuple):
 def _find_usable_texts(
     encoder: Encoder, settings: StdSettings, corpus: Sentences | PairCorpus, room: int
 ) -> _UsableTexts:
-    """Return the texts that the model reads in full, with ``room`` tokens for copies.
+    """Return the texts of a corpus that the model reads in full with ``room`` more tokens, for copies.
 
     If long texts are truncated (see `truncates`), all texts are usable. Of a corpus of sentences, only a
     sample is considered.
@@ -142,7 +153,10 @@ def find_fitting(encoder: Encoder, texts: Sequence[str], room: int) -> set[str]:
 def encode_pairs(
     encoder: Encoder, pairs: Sequence[SentencePair], insertion: Insertion
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return the vectors of the anchors (sentence1) and of the carriers without copies (sentence2)."""
+    """Return the vectors of the anchors and of the carriers without copies, each of shape (pairs, d).
+
+    The anchor of a pair is sentence1, and the carrier is sentence2.
+    """
     anchors = [pair.sentence1 for pair in pairs]
     carriers = [pair.sentence2 for pair in pairs]
     return encode_texts(encoder, anchors, insertion), encode_texts(encoder, carriers, insertion)

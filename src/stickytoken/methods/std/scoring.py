@@ -56,20 +56,20 @@ _SAMPLED_FROM = 4
 _ROUND_TEXTS = 8192
 # Maximum number of texts per token in a round. Further texts are often unnecessary.
 _MOST_TEXTS = 3
-# The first threshold is set so that, in the sample, only this share of the expected number of candidates
-# reaches it. If the threshold is too low, unnecessary texts are encoded for every token; if it is too high,
+# The first threshold is set so that only this share of the expected number of candidates reaches it in the
+# sample. If the threshold is too low, unnecessary texts are encoded for every token; if it is too high,
 # scoring only takes more rounds.
-_LIKELY_PART = 0.75
+_LIKELY_SHARE = 0.75
 # Number of tokens to score at a time until the threshold is known, as a multiple of the number of candidates.
 _AT_A_TIME = 1.5
-# Minimum number of sampled tokens for a separate mean per series. With fewer tokens, the mean over all series
-# is used.
+# Minimum number of sampled tokens for which `expected_gains` computes a separate mean per series. With fewer
+# tokens, it uses the mean over all series.
 _LEAST_OBSERVED = 4
 # A sum of the same numbers in another order differs by less than this.
 _SLACK = 1e-9
 # Key of the random generator, which makes the sample independent of other draws.
 _SAMPLE_KEY = 2
-# Column of a stage's rows with the indices of a token's texts (see `ScoringPairs`), named as it is stored.
+# Name, in the stored rows of a stage, of the column with the indices of a token's texts (see `ScoringPairs`).
 _TEXT_INDICES = "places"
 # Number of vectors that are converted to double precision at a time.
 _ROWS_AT_A_TIME = 8192
@@ -102,7 +102,7 @@ class ScoringPairs:
 
     @property
     def text_indices(self) -> tuple[int, ...]:
-        """Indices of all of a token's texts."""
+        """Indices of all texts of a token."""
         return tuple(range(self.series_count * self.settings.copies))
 
     @property
@@ -130,23 +130,24 @@ class ScoringPairs:
         series, copies_minus_one = np.divmod(text_indices, self.settings.copies)
         return series, copies_minus_one + 1
 
-    def text(self, token: Token, text_index: int, paths: Sequence[probes.Path]) -> Probe:
-        """Return the text with this index, which is a carrier with copies of the token.
+    def probe(self, token: Token, text_index: int, paths: Sequence[probes.GapPath]) -> Probe:
+        """Return the probe with this text index: the carrier of a pair, with copies of the token.
 
-        Texts are ordered by pair, then by placement, then by number of copies, from 1 to ``settings.copies``.
-        ``paths`` says for each pair where copies go if they are placed at random.
+        A series is one pair in one placement; texts are numbered series by series, and within a series by
+        the number of copies, from 1. ``paths`` says for each pair into which gaps between words copies go if
+        they are placed at random.
         """
         series, copies_minus_one = divmod(text_index, self.settings.copies)
         pair, placement = divmod(series, len(PLACEMENTS))
         copies = copies_minus_one + 1
         return probes.with_copies(token, self.carriers[pair], PLACEMENTS[placement], copies, paths[pair])
 
-    def text_alone(self, token: Token) -> Probe:
+    def probe_alone(self, token: Token) -> Probe:
         """Return an input that consists of the token alone, as text or as ids."""
         carrier = self.carriers[0]
         if isinstance(carrier, str):
             return token.text
-        # What a prompt puts around a text is the same for all carriers.
+        # Head and tail, which a prompt puts around a text, are the same for all carriers.
         return (*carrier.head, token.id, *carrier.tail)
 
 
@@ -159,13 +160,13 @@ class AloneStage:
     probes_per_token: int = 1
 
     def probes(self, token: Token) -> list[Probe]:
-        return [self.pairs.text_alone(token)]
+        return [self.pairs.probe_alone(token)]
 
     def measure_all(
         self, tokens: Sequence[Token], vectors: NDArray[np.float32]
     ) -> list[Mapping[str, RowValue]]:
         """Return a row for each token with its distances to the anchors, as one list for each metric."""
-        # Every vector against every anchor: arrays of shape (tokens, P).
+        # From every vector to every anchor: for each metric, an array of shape (tokens, P).
         by_metric = distances(vectors[:, None], self.pairs.anchors)
         rows: list[Mapping[str, RowValue]] = []
         for token_index in range(len(tokens)):
@@ -183,13 +184,13 @@ class ScoringStage:
     Attributes:
         pairs: the pairs that tokens are scored on.
         text_indices: indices of the texts to encode, keyed by token id.
-        paths: random placement of copies in each pair's carrier, keyed by token id.
+        paths: for each pair, the gaps between words into which randomly placed copies go; keyed by token id.
         name: name of the stage.
     """
 
     pairs: ScoringPairs
     text_indices: Mapping[int, Sequence[int]]
-    paths: Mapping[int, Sequence[probes.Path]]
+    paths: Mapping[int, Sequence[probes.GapPath]]
     name: str = "score"
 
     @property
@@ -203,7 +204,7 @@ class ScoringStage:
 
     def probes(self, token: Token) -> list[Probe]:
         paths = self.paths[token.id]
-        return [self.pairs.text(token, text_index, paths) for text_index in self.text_indices[token.id]]
+        return [self.pairs.probe(token, text_index, paths) for text_index in self.text_indices[token.id]]
 
     def measure_all(
         self, tokens: Sequence[Token], vectors: NDArray[np.float32]
@@ -228,7 +229,7 @@ class ScoringStage:
             for metric, distances_of_block in distances(vectors[start:stop], anchors[start:stop]).items():
                 blocks[metric].append(distances_of_block)
         by_metric = {metric: np.concatenate(blocks[metric]).tolist() for metric in Metric}
-        # Give each token the distances of its texts, which stand together.
+        # Give each token the distances of its texts, which follow one another.
         rows: list[Mapping[str, RowValue]] = []
         start = 0
         for token in tokens:
@@ -257,15 +258,15 @@ def copies_order(copies: int) -> list[int]:
     come next, because their distances show how much the first and the last copy change the distance. For
     example, the order for 5 copies is 5, 1, 4, 2, 3.
     """
-    first_counts = list(dict.fromkeys([copies, 1, max(1, copies - 1)]))  # each once, if there are few copies
+    first_counts = list(dict.fromkeys([copies, 1, max(1, copies - 1)]))  # without repeats if copies is 1 or 2
     return first_counts + [count for count in range(1, copies + 1) if count not in first_counts]
 
 
 class ScoringState:
     """What is known so far about the tokens' scores: some cosine distances, and upper bounds of the scores.
 
-    A series is the combination of a pair of texts and a placement of copies. For each token, a series has one
-    distance for each number of copies from 0 to the maximum.
+    A series is one sentence pair with copies in one placement. For each token, a series has one distance for
+    each number of copies from 0 to the maximum.
 
     Attributes:
         distances: Distances between the carrier of each series, with 0, 1, 2, ... copies, and its anchor,
@@ -292,13 +293,12 @@ class ScoringState:
         """
         self._pairs = pairs
         self._ids = ids
-        # In this order, the distances with 1, 2, ... copies become known.
+        # The numbers of copies in the order in which their distances become known.
         self._order = np.array(copies_order(pairs.settings.copies))
         series_shape = (len(ids), pairs.series_count)
         distances_without_copies = distances(pairs.without_copies, pairs.anchors)[Metric.COSINE]  # shape (P,)
-        # A series is the combination of a pair and a placement, and series are numbered pair by pair. With
-        # three placements, series 0, 1 and 2 belong to pair 0. `np.repeat` therefore gives the
-        # value of a pair to each series of the pair.
+        # Series are numbered pair by pair: with three placements, series 0, 1 and 2 belong to pair 0.
+        # `np.repeat` therefore gives the value of a pair to each series of the pair.
         self.distances = np.full((*series_shape, pairs.settings.copies + 1), np.nan)
         self.distances[..., 0] = np.repeat(distances_without_copies, len(PLACEMENTS))
         self.alone = np.repeat(alone, len(PLACEMENTS), axis=1)
@@ -310,17 +310,17 @@ class ScoringState:
 
     @property
     def upper_bounds(self) -> Floats:
-        """Upper bound of each token's score, by which tokens are skipped that can't be among the best.
+        """Upper bound of each token's score, shape (tokens,).
 
-        It is the mean of the bounds of all series (a sentence pair with copies in one placement), weighted
-        by placement, and the score itself if all distances of the token are known.
+        The bound is the mean of the bounds of all series (a series is one sentence pair with copies in one
+        placement), weighted by placement. It equals the score if all distances of the token are known.
         """
         upper_bounds: Floats = self.series_bounds @ self._pairs.weights
         return upper_bounds
 
     @property
     def is_complete(self) -> NDArray[np.bool_]:
-        """Mask of the tokens whose distances are all known."""
+        """Whether all distances of each token are known, shape (tokens,)."""
         complete: NDArray[np.bool_] = (self.known_counts == self._pairs.settings.copies).all(axis=1)
         return complete
 
@@ -386,15 +386,15 @@ class ScoringState:
 
 
 class _KnownDistances:
-    """Encodes texts of tokens, and keeps their distances.
+    """Encodes texts of tokens, and keeps the distances between their vectors and the anchors.
 
     The score of a token also rewards a large distance between the anchors and the token alone, that is, a
     text of nothing but the token. So this text is encoded for every token first.
 
     Attributes:
-        tokens: the tokens, in order of id.
-        pairs: the pairs that they are scored on.
-        state: the cosine distances so far, and the upper bounds of the scores.
+        tokens: the tokens, in order of id; "rows" below are indices of this list.
+        pairs: the pairs that the tokens are scored on.
+        state: the cosine distances that are known so far, and the upper bounds of the scores.
     """
 
     def __init__(self, job: Job[StdSettings], pairs: ScoringPairs, runner: CountedRunner) -> None:
@@ -402,7 +402,7 @@ class _KnownDistances:
         self.pairs = pairs
         self._runner = runner
         self._ids = np.array([token.id for token in self.tokens], dtype=np.int64)
-        # Where copies go if they are placed at random: for each token id, a path per carrier.
+        # The gaps into which copies go if they are placed at random: for each token id, a path per carrier.
         walk = Walk.in_carriers(pairs.carriers, pairs.settings)
         self._paths = walk_vocabulary(job.settings.seed, job.vocabulary.available, self.tokens, walk)
         # For each metric, a column of lists: the distances of each token alone to the anchors.
@@ -411,23 +411,24 @@ class _KnownDistances:
         self.state = ScoringState(pairs, self._ids, alone_by_cosine)
         self._frames: list[pl.DataFrame] = []  # the rows of all scoring stages so far
 
-    def add_all_texts(self, name: str, rows: NDArray[np.intp]) -> None:
+    def add_all_texts(self, stage_name: str, rows: NDArray[np.intp]) -> None:
         if len(rows):
-            self.add(name, rows, [self.pairs.text_indices] * len(rows))
+            self.add(stage_name, rows, [self.pairs.text_indices] * len(rows))
 
-    def add(self, name: str, rows: NDArray[np.intp], text_indices: Sequence[Sequence[int]]) -> None:
+    def add(self, stage_name: str, rows: NDArray[np.intp], text_indices: Sequence[Sequence[int]]) -> None:
+        """Encode the texts with the given indices of each token in ``rows``, and add their distances."""
         chosen = [self.tokens[row] for row in rows.tolist()]
         indices_by_id = {token.id: indices for token, indices in zip(chosen, text_indices, strict=True)}
         paths = {token.id: self._paths[token.id] for token in chosen}
-        stage = ScoringStage(self.pairs, indices_by_id, paths, name)
+        stage = ScoringStage(self.pairs, indices_by_id, paths, stage_name)
         frame = self._runner(stage, chosen, stage.text_count)
         self.state.add(frame)
         self._frames.append(frame)  # for `make_table`
 
     def make_table(self, sample: NDArray[np.intp]) -> pl.DataFrame:
-        """Return the table of `score_tokens`. The tokens in the rows ``sample`` are those sampled.
+        """Return the table that `score_tokens` describes; ``sample`` has the rows of the sampled tokens.
 
-        A token has scores if all its distances are known. The state has only those by the cosine, so the
+        A token has scores if all its distances are known. `state` has only the cosine distances, so the
         distances by all metrics are taken from the tables of the stages.
         """
         pairs = self.pairs
@@ -444,7 +445,7 @@ class _KnownDistances:
         distances_without_copies = distances(pairs.without_copies, pairs.anchors)  # one distance per pair
         columns = {"token_id": pl.Series(self._ids)}
         for metric in Metric:
-            # The distances with 0, 1, 2, ... copies, all of which are filled in.
+            # All distances of the scored tokens, with 0, 1, 2, ... copies.
             by_series = np.empty((len(scored_ids), pairs.series_count, pairs.settings.copies + 1))
             by_series[..., 0] = np.repeat(distances_without_copies[metric], len(PLACEMENTS))
             distance_of_text = measured[metric.value].explode().to_numpy()
@@ -454,12 +455,13 @@ class _KnownDistances:
             by_placement = by_series.reshape(len(scored_ids), len(pairs.carriers), len(PLACEMENTS), -1)
             alone_of_all = np.array(self._alone[metric.value].to_list())
             alone = alone_of_all[scored_rows]  # shape (scored tokens, pairs)
-            # A token alone has no placement, so it counts the same in all: shape (scored tokens, pairs, 1).
+            # A token alone has no placement, so its distance counts the same in every placement: shape
+            # (scored tokens, pairs, 1).
             scores = sticky_score(by_placement, alone[:, :, None], pairs.constants(metric))
             column = np.full(len(self._ids), np.nan)
             column[scored_rows] = weighted(scores, pairs.settings.scoring_weights)
             columns[f"score_{metric}"] = pl.Series(column).fill_nan(None)
-        bounds = np.where(is_complete, np.nan, self.state.upper_bounds)  # the others have scores
+        bounds = np.where(is_complete, np.nan, self.state.upper_bounds)  # tokens with a score need no bound
         columns["score_at_most"] = pl.Series(bounds).fill_nan(None)
         columns["sampled"] = pl.Series(np.isin(np.arange(len(self._ids)), sample))
         return pl.DataFrame(columns)
@@ -514,7 +516,7 @@ def expected_gains(pairs: ScoringPairs, all_distances: Floats, alone: Floats) ->
             averaged_decreases = np.stack(decreases_per_text) * is_averaged  # 0 for all other tokens
             token_counts = is_averaged.sum(axis=0)  # of each series
             # Means for each number of further texts: shape (more texts, series), and over all series, shape
-            # (more texts,). Divide by at least 1, because there may be no such token.
+            # (more texts,). Divide by at least 1, because the series may have no such tokens.
             means_of_series = averaged_decreases.sum(axis=1) / np.maximum(token_counts, 1)
             overall_means = averaged_decreases.sum(axis=(1, 2)) / max(1, token_counts.sum())
             # Choose the number of further texts with the largest mean decrease per text.
@@ -585,6 +587,7 @@ def score_tokens(
 
 
 def _draw_rows_to_score_first(token_count: int, sample_size: int, seed: int) -> NDArray[np.intp]:
+    # Returns the ascending indices of a random sample of tokens; of all tokens if they are few.
     if token_count < _SAMPLED_FROM * sample_size:
         return np.arange(token_count)
     generator = np.random.default_rng([seed, _SAMPLE_KEY])
@@ -600,14 +603,14 @@ def _add_texts_of_candidates(known: _KnownDistances, sample: NDArray[np.intp]) -
     gains = expected_gains(pairs, state.distances[sample], state.alone[sample])
     # Estimate from the sample which score a candidate must reach. All distances of the sample are known, so
     # the upper bounds are the scores themselves.
-    likely_share = _LIKELY_PART * candidate_share
+    likely_share = _LIKELY_SHARE * candidate_share
     likely_threshold = float(np.quantile(state.upper_bounds[sample], 1 - likely_share))
     # The exact threshold for candidates is computed from this many of the best scores.
     scores_needed = scores_behind_threshold(len(known.tokens), candidate_share)
     round_number = 1
     rows = _find_rows_to_score(state, scores_needed, likely_threshold)
     while len(rows):
-        # The fewer tokens are left, the more texts of each, so that a round fills batches.
+        # The fewer tokens are left, the more texts of each are encoded, so that a round fills batches.
         texts_per_token = min(_MOST_TEXTS, math.ceil(_ROUND_TEXTS / len(rows)))
         if round_number == 1:
             # Encode one text of every series. With fewer texts, no upper bound would fall below the
@@ -620,18 +623,21 @@ def _add_texts_of_candidates(known: _KnownDistances, sample: NDArray[np.intp]) -
 
 
 def _find_rows_to_score(state: ScoringState, scores_needed: int, likely_threshold: float) -> NDArray[np.intp]:
-    """Tokens that may be among the best ``scores_needed``; none if these are known exactly."""
+    """Return the rows of tokens without an exact score that may be among the ``scores_needed`` best.
+
+    Return no rows if the ``scores_needed`` best scores are known exactly.
+    """
     upper_bounds = state.upper_bounds
     is_complete = state.is_complete
-    # Once all distances of a token are known, its upper bound is its score. Best first.
+    # The exact scores, best first: once all distances of a token are known, its upper bound is its score.
     exact_scores = np.sort(upper_bounds[is_complete])[::-1]
-    # With too few exact scores, this one is unknown and must not decide.
+    # With fewer exact scores than needed, the lowest needed score is unknown and must not decide.
     lowest_needed_score = -np.inf
     if len(exact_scores) >= scores_needed:
         lowest_needed_score = exact_scores[scores_needed - 1]
-    # Enough bounds reach the threshold if this many do.
+    # ``likely_threshold`` is lowered until `tokens_at_a_time` upper bounds reach it, and raised to the lowest
+    # score needed.
     tokens_at_a_time = min(len(upper_bounds), math.ceil(_AT_A_TIME * scores_needed))
     bound_of_last_token = np.sort(upper_bounds)[::-1][tokens_at_a_time - 1]
-    # ``likely_threshold`` is lowered if too few bounds reach it, and raised to the lowest score needed.
     threshold = max(lowest_needed_score, min(likely_threshold, bound_of_last_token))
     return np.flatnonzero(~is_complete & (upper_bounds >= threshold - _SLACK))

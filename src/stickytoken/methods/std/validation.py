@@ -23,15 +23,16 @@ from stickytoken.methods.std.plan import encode_pairs, make_plan, truncates
 from stickytoken.methods.std.records import StdPlanRecord
 from stickytoken.settings.std import PUBLISHED_SEED, StdSettings
 
-PathsOf: TypeAlias = Callable[[Token], Sequence[probes.Path]]
+PathsOf: TypeAlias = Callable[[Token], Sequence[probes.GapPath]]
+"""Returns the path of a token's copies in the carrier of each pair, for random placement."""
 
 
 def insert_up_to(
-    token: Token, carrier: probes.Carrier, placement: Placement, copies: int, path: probes.Path = ()
+    token: Token, carrier: probes.Carrier, placement: Placement, copies: int, path: probes.GapPath = ()
 ) -> Sequence[Probe]:
     """Return the texts that result from inserting 1, 2, ..., ``copies`` copies into a carrier.
 
-    ``path`` is for random placement only: the index of a gap for each copy.
+    ``path`` is for random placement only: the number of words before each copy.
     """
     if isinstance(carrier, str):
         return insert_as_text(token, carrier, placement, copies, path)
@@ -51,7 +52,7 @@ class ValidationStage:
         anchors: vectors of sentence1, shape (pairs, d).
         without_copies: vectors of sentence2 without copies, shape (pairs, d).
         gaps_of: returns the gaps between words into which randomly placed copies of a token go: one path per
-            pair, with the index of a gap for each copy.
+            pair, with the number of words before each copy.
         name: name of the stage.
     """
 
@@ -84,7 +85,10 @@ class ValidationStage:
 
     @cached_property
     def _probe_indices(self) -> NDArray[np.intp]:
-        """Where each text is in `probes`, whose blocks have 1, 2, ... copies of one carrier and placement."""
+        """Index in `probes` of each text, shape (pairs, placements, copies).
+
+        `probes` consists of blocks: the texts with 1, 2, ... copies in one carrier and placement.
+        """
         copies = self.settings.copies
         index_of_carrier = {carrier: index for index, carrier in enumerate(self._distinct_carriers)}
         distinct_count = len(self._distinct_carriers)
@@ -96,10 +100,11 @@ class ValidationStage:
             Placement.RANDOM: 2 * distinct_count + np.arange(len(self.carriers)),
         }
         block_starts = np.stack([blocks[placement] * copies for placement in PLACEMENTS], axis=1)
-        return block_starts[:, :, None] + np.arange(copies)  # shape (pairs, placements, copies)
+        return block_starts[:, :, None] + np.arange(copies)
 
     @cached_property
-    def _before(self) -> dict[Metric, Floats]:
+    def _distances_before(self) -> dict[Metric, Floats]:
+        # Without copies: for each metric, the distance of each pair, shape (pairs,).
         return distances(self.without_copies, self.anchors)
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, float | list[float]]:
@@ -119,12 +124,12 @@ class ValidationStage:
         for metric, after in distances_after.items():
             mean_after = after.mean(axis=2)
             # Whether each pair gets closer with each placement, shape (pairs, placements).
-            gets_closer = (mean_after < self._before[metric][:, None]).astype(np.float64)
+            gets_closer = (mean_after < self._distances_before[metric][:, None]).astype(np.float64)
             row[f"rate_{metric}"] = float(weighted(gets_closer, self.settings.validation_weights))
             for index, placement in enumerate(PLACEMENTS):
                 row[f"rate_{metric}_{placement}"] = float(gets_closer[:, index].mean())
         # A fall in cosine distance is a rise in cosine.
-        cosine_rises = self._before[Metric.COSINE][:, None, None] - distances_after[Metric.COSINE]
+        cosine_rises = self._distances_before[Metric.COSINE][:, None, None] - distances_after[Metric.COSINE]
         row["lift"] = float(cosine_rises.mean())
         row["lift_by_copies"] = cosine_rises.mean(axis=(0, 1)).tolist()
         return row
@@ -162,10 +167,10 @@ def published_paths(
     vocabulary: Iterable[Token],
     candidates: Iterable[Token],
 ) -> PathsOf:
-    """Return a function that gives the random places of a candidate's copies, as in the published runs.
+    """Return a function that gives the random gaps of a candidate's copies, as in the published runs.
 
-    The published runs drew the places for validation from the random stream from which they had already drawn
-    the places for scoring (see `walk_candidates`).
+    The published runs drew the gaps for validation from the random stream from which they had already drawn
+    the gaps for scoring (see `walk_candidates`).
 
     Args:
         encoder: the model.
@@ -175,8 +180,8 @@ def published_paths(
         candidates: the candidates, in the order they are validated.
 
     Returns:
-        A function that takes a candidate and returns one path per validation pair. A path lists the index of
-        the gap for each copy.
+        A function that takes a candidate and returns one path per validation pair. A path lists the number of
+        words before each copy.
     """
 
     def make_walk(pairs: Sequence[SentencePair]) -> Walk:
@@ -194,17 +199,16 @@ def published_paths(
 
 
 def places_as_published(job: Job[StdSettings]) -> bool:
-    """Return whether validation places random copies at the same places as the published runs.
+    """Return whether validation puts random copies into the same gaps as the published runs.
 
-    The places are the same as in the published runs if the seed is the published seed and the whole
-    vocabulary was scored.
+    It does if the seed is the published seed and the whole vocabulary was scored.
     """
     return job.settings.seed == PUBLISHED_SEED and not job.restricted
 
 
 @dataclass(frozen=True, slots=True)
 class StdEvidence:
-    """The results of validating a token. A probe validates tokens regardless of their scores."""
+    """The results of validating a token, whatever its score, with `stickytoken probe`."""
 
     token_id: int
     token: str
@@ -218,7 +222,7 @@ class StdEvidence:
 
 def probe(job: Job[StdSettings], progress: ProgressCallback) -> list[StdEvidence]:
     """Validate a job's tokens regardless of their scores, and return the results in the same order."""
-    # With one token per shard, progress is reported after each.
+    # With one token per shard, progress is reported after each token.
     runner = Runner.in_memory(job.encoder, progress, shard_probes=1)
     plan = make_plan(job, runner)
     stage = validation_stage(job.encoder, job.settings, plan)
@@ -227,7 +231,7 @@ def probe(job: Job[StdSettings], progress: ProgressCallback) -> list[StdEvidence
 
 
 def make_evidence(row: Mapping[str, Any], job: Job[StdSettings], pair_count: int) -> StdEvidence:
-    """Convert a row of `ValidationStage` to `StdEvidence`."""
+    """Convert a row that `ValidationStage.measure` returned, with its token id, to `StdEvidence`."""
     vocabulary_index = job.vocabulary.place(row["token_id"])
     by_placement: dict[str, dict[str, float]] = {}
     for placement in PLACEMENTS:

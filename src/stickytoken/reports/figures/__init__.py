@@ -46,7 +46,7 @@ class DataTable:
 
 
 def _markdown_cells(row: Sequence[Any], missing: str | None) -> list[str]:
-    # `number` makes a dash of None.
+    # `number` shows None as a dash.
     values = [missing if value is None else value for value in row]
     return [markdown(number(value)) for value in values]
 
@@ -74,7 +74,7 @@ ORDINARY = "#808080"
 CONTROL_BAND = "rgba(0,158,115,0.15)"
 # Colour scale of heat maps. Its middle is light in both themes, because the text in the cells is dark.
 _DIVERGING = [[0, AFTER], [0.5, "#f7f7f7"], [1, STICKY]]
-# Colours for the tokens in a figure. None is green, because green stands for ordinary tokens.
+# Colours for the tokens in a figure. None of these is green, because green stands for ordinary tokens.
 SERIES = ("#D55E00", "#0072B2", "#7B5EA7", "#CC79A7", "#8A7A00", "#56789A", "#A0522D", "#C8446A")
 
 THIN_LINE = {"width": 1, "color": ORDINARY}
@@ -182,7 +182,7 @@ def make_diverging_scale(strongest: float, title: str) -> dict[str, Any]:
 
 
 def axis_title(column: Column) -> str:
-    """Return the axis title of a measure, with its unit unless this is %, which the tick labels show."""
+    """Return the axis title of a measure. It contains the unit, unless this is %, which tick labels show."""
     return f"{column.title} ({column.unit})" if column.unit not in ("", "%") else column.title
 
 
@@ -223,8 +223,8 @@ def shorten(text: str, characters: int) -> str:
 def error_bars(
     values: Iterable[float], lows: Iterable[float | None], highs: Iterable[float | None]
 ) -> dict[str, Any]:
-    """Return Plotly options for error bars. Where an end of an interval is None, its bar is left out."""
-    # Lengths of the bars, which Plotly draws from the value.
+    """Return Plotly options for error bars. An end that is None gets no bar."""
+    # Plotly draws bars from the value upwards and downwards, and needs their lengths.
     above: list[float | None] = []
     below: list[float | None] = []
     for value, low, high in zip(values, lows, highs, strict=True):
@@ -238,7 +238,7 @@ def empty_figure(message: str) -> go.Figure:
     figure = new_figure(height=120)
     figure.update_layout(xaxis={"visible": False}, yaxis={"visible": False})
     wrapped = "<br>".join(label(line) for line in textwrap.wrap(message, _NARROW_CHARACTERS))
-    # The middle of the figure: as there are no data, positions are shares of its size ("paper").
+    # In the middle of the figure: with xref and yref "paper", positions are shares of the figure's size.
     figure.add_annotation(text=wrapped, showarrow=False, x=0.5, y=0.5, xref="paper", yref="paper")
     return figure
 
@@ -295,7 +295,7 @@ def draw_ordinary(
         options: Plotly options of the mean line, such as its name in the legend.
     """
     row = None if column is None else 1  # panels stand side by side, in the only row
-    # The outline of the area: along the upper ends to the right, and back along the lower ones.
+    # The outline of the area: along the upper ends to the right, and back along the lower ends.
     area: dict[str, Any] = {
         "type": "scatter",
         "x": [*positions, *reversed(positions)],
@@ -329,7 +329,7 @@ def stack_panels(figure: go.Figure, *, panels: int, height: int) -> dict[str, An
         panels: Number of panels.
         height: Height of the stacked figure in pixels.
     """
-    # As shares of the figure's height.
+    # `gap` and `panel_height` are shares of the figure's height.
     gap = 0.4 / panels
     panel_height = (1 - gap * (panels - 1)) / panels
     changes: dict[str, Any] = {"height": height}
@@ -344,6 +344,7 @@ def stack_panels(figure: go.Figure, *, panels: int, height: int) -> dict[str, An
         changes[f"annotations[{panel}].y"] = top
     legend_is_below = figure.layout.legend.y is not None and figure.layout.legend.y < 0
     if legend_is_below:
-        # It stays 70 pixels below the panels: positions are shares of the height, which has changed.
+        # The legend stays 70 pixels below the panels. Its position is a share of the height, which has
+        # changed.
         changes["legend.y"] = -70 / height
     return changes

@@ -23,7 +23,7 @@ _MOST_TOKENS = 30
 
 
 @dataclass(frozen=True)
-class _Look:
+class _Style:
     """The colour, symbol, line and position that a figure uses for a group of tokens."""
 
     color: str
@@ -34,9 +34,9 @@ class _Look:
     offset: float
 
 
-_LOOKS: Mapping[str, _Look] = {
-    "sticky": _Look(color=fig.STICKY, symbol="diamond", dash="solid", offset=-0.12),
-    "benign": _Look(color=fig.CONTROL, symbol="circle-open", dash="dash", offset=0.12),
+_STYLE_OF_GROUP: Mapping[str, _Style] = {
+    "sticky": _Style(color=fig.STICKY, symbol="diamond", dash="solid", offset=-0.12),
+    "benign": _Style(color=fig.CONTROL, symbol="circle-open", dash="dash", offset=0.12),
 }
 # Kinds of measured tokens: sticky tokens of a run, or tokens that a user named, which may or may not be
 # sticky. Measured tokens of both kinds are compared with benign tokens.
@@ -48,8 +48,8 @@ Rows = Sequence[Mapping[str, Any]]
 def impact_figures(impact: Impact) -> list[ReportFigure]:
     """Return the figures of a finished impact measurement.
 
-    They show the costs by task and, if tokens were measured one by one, by token. There are none if no task
-    has been measured.
+    They show the costs by task and, if tokens were measured one by one, by token. The list is empty if no
+    task has been measured.
     """
     effects = impact.effects.to_dicts()
     if not effects:
@@ -59,7 +59,7 @@ def impact_figures(impact: Impact) -> list[ReportFigure]:
     figures = [costs(effects, measured, f"{impact_wording.settings_line(settings)}. ")]
     tokens_one_by_one = settings.edits is Edits.COPIES
     if tokens_one_by_one:
-        main_metrics = impact.effects.filter("main").select("task", "metric")  # one of each task
+        main_metrics = impact.effects.filter("main").select("task", "metric")  # one metric for each task
         conditions = impact.conditions.join(main_metrics, on=["task", "metric"], maintain_order="left")
         edited = conditions.filter(pl.col("kind") != "clean")
         figures.append(token_costs(edited.to_dicts(), measured))
@@ -67,7 +67,7 @@ def impact_figures(impact: Impact) -> list[ReportFigure]:
 
 
 def _name_group(group: str, measured: str) -> str:
-    # Tokens that a user named look like sticky ones, but are not called so.
+    # Tokens that a user named are drawn like sticky tokens, but are called "named".
     return measured if group == "sticky" else group
 
 
@@ -79,7 +79,8 @@ def costs(effects: Rows, measured: str = "sticky", settings: str = "") -> Report
         measured: Kind of the measured tokens, ``sticky`` or ``named``.
         settings: A sentence that states the settings of the measurement, followed by a space.
     """
-    if all(row["drop_sticky"] is None for row in effects):  # this column has the measured tokens' losses
+    # The column `drop_sticky` has the losses of the measured tokens, also if their kind is ``named``.
+    if all(row["drop_sticky"] is None for row in effects):
         figure = fig.empty_figure("no metric of these tasks is defined")
     else:
         figure = _draw_costs(effects, measured)
@@ -100,23 +101,23 @@ def costs(effects: Rows, measured: str = "sticky", settings: str = "") -> Report
 
 
 def _draw_costs(effects: Rows, measured: str) -> go.Figure:
-    """Draw one row per task and metric, with a mark for the measured tokens and one for the benign ones."""
+    """Draw one row per task and metric, with a mark for the measured and a mark for the benign tokens."""
     figure = fig.new_figure(height=150 + 54 * len(effects))
     tasks = [f"{fig.label(row['task'])}<br>{fig.label(row['metric'])}" for row in effects]
-    for group, look in _LOOKS.items():
+    for group, style in _STYLE_OF_GROUP.items():
         loss_column = f"drop_{group}"
         name = _name_group(group, measured)
-        # The loss is None where the metric is undefined.
+        # The loss is None if the metric is undefined.
         drawn_positions = [position for position, row in enumerate(effects) if row[loss_column] is not None]
         rows = [effects[position] for position in drawn_positions]
         marks: dict[str, Any] = {
             "type": "scatter",
             "x": [round(row[loss_column], 5) for row in rows],
-            "y": [position + look.offset for position in drawn_positions],
+            "y": [position + style.offset for position in drawn_positions],
             "customdata": [tasks[position] for position in drawn_positions],
             "error_x": _make_error_bars(rows, loss_column),
             "mode": "markers",
-            "marker": {"color": look.color, "symbol": look.symbol, "size": 12},
+            "marker": {"color": style.color, "symbol": style.symbol, "size": 12},
             "name": f"{name} tokens, mean",
             "hovertemplate": f"%{{customdata}}<br>{name}: %{{x:.4f}} lost<extra></extra>",
         }
@@ -136,8 +137,8 @@ def _make_error_bars(rows: Rows, column: str) -> dict[str, Any]:
 
 def _add_zero_line_and_legend(figure: go.Figure) -> None:
     figure.add_vline(x=0, line=fig.THIN_LINE)
-    # The legend is 70 pixels below the plot. Positions are shares of the plot's height, which is that of the
-    # figure without about 110 pixels for titles and legend.
+    # The legend is 70 pixels below the plot. Its position is a share of the plot's height: the height of the
+    # figure minus about 110 pixels for titles and legend.
     legend = {"y": -70 / (figure.layout.height - 110), "yanchor": "top"}
     figure.update_layout(hovermode="closest", legend=legend)
 
@@ -183,7 +184,7 @@ def _draw_token_costs(
     plot = fig.new_panels(titles, height=170 + 22 * len(names), spacing=0.03, same_scale=True)
     for column, panel in enumerate(panels, start=1):
         in_panel = [row for row in rows if (row["task"], row["metric"]) == panel]
-        for group, look in _LOOKS.items():
+        for group, style in _STYLE_OF_GROUP.items():
             in_group = [row for row in in_panel if _is_measured(row) == (group == "sticky")]
             marks: dict[str, Any] = {
                 "type": "scatter",
@@ -191,7 +192,7 @@ def _draw_token_costs(
                 "y": [_name_condition(row) for row in in_group],
                 "error_x": _make_error_bars(in_group, "drop"),
                 "mode": "markers",
-                "marker": {"color": look.color, "symbol": look.symbol, "size": 9},
+                "marker": {"color": style.color, "symbol": style.symbol, "size": 9},
                 "name": f"{_name_group(group, measured)} tokens",
                 "legendgroup": group,
                 "showlegend": column == 1,
@@ -209,7 +210,7 @@ def _describe_token_costs(conditions: Rows, task: str, metric: str, measured: st
     """Return a sentence on the loss of score in a task.
 
     The sentence names the measured token whose copies cost most, and states the range of the benign tokens.
-    If the loss is unknown for all measured tokens or for all benign ones, the sentence says only that.
+    If the loss is unknown for all measured tokens or for all benign tokens, the sentence says only this.
     """
     measured_rows = []
     benign_drops = []
@@ -232,31 +233,31 @@ def _describe_token_costs(conditions: Rows, task: str, metric: str, measured: st
 
 
 def _name_condition(row: Mapping[str, Any]) -> str:
-    is_mixture = row["token_id"] is None  # copies of several tokens, and the kind says so
+    is_mixture = row["token_id"] is None  # copies of several tokens, whose kind is "sticky mixture" then
     return fig.label(row["kind"] if is_mixture else f"{row['token']} ({row['kind']})")
 
 
 def _is_measured(row: Mapping[str, Any]) -> bool:
-    kind = row["kind"].split()[0]  # without the second word of "sticky mixture", for example
+    kind = row["kind"].split()[0]  # "sticky" for both "sticky" and "sticky mixture"
     return kind in _MEASURED
 
 
 @dataclass(frozen=True)
-class _Side:
+class _SideStyle:
     """The colour and symbol of tokens before a repair, or after it."""
 
     color: str
     symbol: str
 
 
-_SIDES = {"before": _Side(fig.STICKY, "diamond"), "after": _Side(fig.AFTER, "circle")}
+_STYLE_OF_SIDE = {"before": _SideStyle(fig.STICKY, "diamond"), "after": _SideStyle(fig.AFTER, "circle")}
 _REPAIRED = (
     Column("token", "token"),
     Column("strategy", "strategy"),
     *(
         Column(f"{measure.key}_{side}", f"{measure.title} {side}", measure.digits, measure.unit)
         for measure in MEASURES
-        for side in _SIDES
+        for side in _STYLE_OF_SIDE
     ),
     Column("found_before", "found before", 0, "%"),
     Column("found_after", "found after", 0, "%"),
@@ -300,7 +301,7 @@ def _describe_repaired(measured: Rows) -> str:
     clauses = []
     for measure in MEASURES:
         largest = []
-        for side in _SIDES:
+        for side in _STYLE_OF_SIDE:
             values = [row[f"{measure.key}_{side}"] for row in measured]
             measured_values = [value for value in values if value is not None]
             if measured_values:
@@ -338,18 +339,18 @@ def _draw_before_and_after(plot: go.Figure, rows: Rows, measure: Column, panel: 
             "showlegend": False,
         }
         plot.add_trace(line, **cell)
-    for name, side in _SIDES.items():
+    for side, style in _STYLE_OF_SIDE.items():
         marks: dict[str, Any] = {
             "type": "scatter",
-            "x": [row[f"{measure.key}_{name}"] for row in rows],
+            "x": [row[f"{measure.key}_{side}"] for row in rows],
             "y": list(range(len(rows))),
             "customdata": [fig.label(row["token"]) for row in rows],
             "mode": "markers",
-            "marker": {"color": side.color, "symbol": side.symbol, "size": 9},
-            "name": name,
-            "legendgroup": name,
+            "marker": {"color": style.color, "symbol": style.symbol, "size": 9},
+            "name": side,
+            "legendgroup": side,
             "showlegend": panel == 1,
-            "hovertemplate": f"%{{customdata}}<br>{name}: %{{x:{fig.number_format(measure)}}}<extra></extra>",
+            "hovertemplate": f"%{{customdata}}<br>{side}: %{{x:{fig.number_format(measure)}}}<extra></extra>",
         }
         plot.add_trace(marks, **cell)
     plot.update_xaxes(tickformat=fig.tick_format(measure), rangemode="tozero", zeroline=True, col=panel)

@@ -90,7 +90,10 @@ def explanation_figures(explanation: StoredExplanation) -> list[ReportFigure]:
 def _collect_rows_by_panel(
     measures: pl.DataFrame, titles: Mapping[str, str]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Return each measure's rows, one per layer, keyed by its title; measures without values are left out."""
+    """Return the rows of each measure, one row per layer, keyed by the title of the measure.
+
+    Measures without values are left out.
+    """
     rows_by_panel = {}
     for measure, title in titles.items():
         rows = measures.filter(measure=measure).drop_nulls(["layer", "value"]).sort("layer").to_dicts()
@@ -142,7 +145,8 @@ def _describe_layers(panel_title: str, rows: Sequence[Row], token: str) -> str:
 
 def _find_most_deviating(rows: Sequence[Row]) -> Row:
     def deviate(row: Row) -> float:
-        return abs(float(row["deviations"] or 0.0))  # None if all benign tokens have the same value
+        # The deviation is None if all benign tokens have the same value.
+        return abs(float(row["deviations"] or 0.0))
 
     return max(rows, key=deviate)
 
@@ -183,7 +187,7 @@ def _draw_layers(figure: go.Figure, rows: Sequence[Row], token: str, panel: int)
 
 
 def _make_error_bars(rows: Sequence[Row]) -> dict[str, Any]:
-    # An explanation based on a single text has no intervals, and so no bars.
+    # An explanation based on a single text has no intervals, and so no error bars.
     return fig.error_bars(
         [row["value"] for row in rows],
         [row["low"] for row in rows],
@@ -288,7 +292,7 @@ def _draw_heads(single_heads: pl.DataFrame) -> go.Figure:
 
 
 def _list_head_details(cell: Row | None) -> list[Any]:
-    # In the order of `customdata` in the hover text of `_draw_heads`.
+    # Returns the values in the order in which the hover text of `_draw_heads` uses them.
     columns = ("value", "benign_mean", "wasserstein")
     return [None if cell is None else cell[column] for column in columns]
 
@@ -307,10 +311,10 @@ def _plot_pooling(name: str, measures: pl.DataFrame, token: str, pooling: str) -
         return fig.figure_of_nothing(name, title, reading, "this model does not expose it", table.columns)
     clauses = []
     for row in rows:
-        place = "outside" if row["outside"] else "within"
+        outside_or_within = "outside" if row["outside"] else "within"
         clauses.append(
-            f"{row['measure']} {row['value']:.3f}, {place} the benign interval of {row['benign_low']:.3f} to "
-            f"{row['benign_high']:.3f}"
+            f"{row['measure']} {row['value']:.3f}, {outside_or_within} the benign interval of "
+            f"{row['benign_low']:.3f} to {row['benign_high']:.3f}"
         )
     alt = f"{token}: {'; '.join(clauses)}."
     return ReportFigure(name, title, _draw_pooling(rows, token), alt, reading, table)
@@ -363,7 +367,8 @@ def _draw_pooling(rows: Sequence[Row], token: str) -> go.Figure:
 def _collect_titled_rows(
     measures: pl.DataFrame, titles: Mapping[str, str], needed_columns: Sequence[str]
 ) -> list[dict[str, Any]]:
-    # Rows without a value that the figure needs are left out; in the others, the title replaces the name.
+    # Returns the rows of the measures in ``titles``, with the title in place of the measure's name. Rows
+    # without a value in one of ``needed_columns`` are left out.
     row_by_measure = {row["measure"]: row for row in measures.drop_nulls(needed_columns).to_dicts()}
     return [
         row_by_measure[measure] | {"measure": title}
@@ -423,7 +428,7 @@ def _draw_embedding(rows: Sequence[Row], token: str) -> go.Figure:
     line_ends: list[int | None] = []
     for title in titles:
         line_titles += [title, title, title]
-        line_ends += [0, 100, None]  # None ends a line, so that it is not joined to the next
+        line_ends += [0, 100, None]  # None ends a line, so that it is not joined to the next line
     lines: dict[str, Any] = {
         "type": "scatter",
         "y": line_titles,
@@ -487,7 +492,8 @@ def _describe_attribution(pair: Row) -> str:
 def _make_attribution_rows(cells: pl.DataFrame) -> list[tuple[Any, ...]]:
     """Return the sum of each row of the matrix, and then its largest cells, as rows of the table.
 
-    Each has a token of the carrier, the part of the text that this is in, a token of the anchor, and a value.
+    A row of the table has a token of the carrier, the part of the text that this token belongs to, a token of
+    the anchor, and a value.
     """
     sums = (
         cells.group_by("row", maintain_order=True)
@@ -507,12 +513,12 @@ def _make_hover_names(row_name: str, column_names: Sequence[str]) -> list[list[s
 def _draw_attribution(cells: pl.DataFrame) -> go.Figure:
     """Draw the matrix of contributions to a similarity, with the sum of each row as the last column."""
     ordered = cells.sort("row", "column")
-    matrix_rows = cells.unique("row").sort("row")  # one cell of each row, for the token that it belongs to
+    matrix_rows = cells.unique("row").sort("row")  # one cell of each row, which names the token of the row
     matrix_columns = cells.unique("column").sort("column")
     names = [fig.label(token) for token in matrix_rows["row_token"]]
     columns = [fig.label(token) for token in matrix_columns["column_token"]]
     values = ordered["value"].to_numpy().reshape(len(names), len(columns))  # (carrier, anchor tokens)
-    strongest = float(np.abs(values).max()) or 1.0  # row sums, which may be larger, don't set the colours
+    strongest = float(np.abs(values).max()) or 1.0  # computed without the row sums, which may be larger
     values = np.hstack([values, values.sum(axis=1, keepdims=True)])
     columns.append("(sum of the row)")
     figure = fig.new_figure(height=220 + 22 * len(names))
@@ -543,7 +549,7 @@ def _draw_attribution(cells: pl.DataFrame) -> go.Figure:
     figure.add_vline(x=len(columns) - 1.5, line=fig.DOTTED_LINE)  # before the sums
     # Dotted lines separate the copies from the tokens of the carrier.
     is_copy = (matrix_rows["row_part"] == "copies").to_list()
-    for position, (is_copy_above, is_copy_below) in enumerate(pairwise(is_copy)):
+    for row, (is_copy_above, is_copy_below) in enumerate(pairwise(is_copy)):
         if is_copy_above != is_copy_below:
-            figure.add_hline(y=position + 0.5, line=fig.DOTTED_LINE)
+            figure.add_hline(y=row + 0.5, line=fig.DOTTED_LINE)
     return figure

@@ -63,7 +63,7 @@ def _draw_distribution(measured: pl.DataFrame, described: Distribution) -> go.Fi
     bars: dict[str, Any] = {
         "type": "bar",
         "x": ((edges[:-1] + edges[1:]) / 2).round(6).tolist(),
-        "y": [int(count) or None for count in counts],  # no bar where it is 0, which has no logarithm
+        "y": [int(count) or None for count in counts],  # no bar for a count of 0, which has no logarithm
         "width": float(edges[1] - edges[0]) * 0.96,
         "marker": {"color": fig.ORDINARY, "line": {"width": 0}, "opacity": 0.65},
         "customdata": intervals,
@@ -75,9 +75,9 @@ def _draw_distribution(measured: pl.DataFrame, described: Distribution) -> go.Fi
     hover_value = f": %{{x:{fig.number_format(column)}}}"
     heights = [_COUNT_AT_MARKS] * len(sticky)  # all marks are at the bottom
     _mark_sticky(figure, sticky, sticky[column.key].round(6), heights, hover_value)
-    for position, (text, value) in enumerate(described.lines.items()):
+    for line_index, (text, value) in enumerate(described.lines.items()):
         figure.add_vline(x=value, line=fig.DOTTED_LINE)
-        height = 1 - 0.08 * position  # each label is below the one before, so that they don't overlap
+        height = 1 - 0.08 * line_index  # each label is lower than the previous label, to avoid overlap
         figure.add_annotation(
             x=value, y=height, yref="paper", text=text, showarrow=False, xanchor="left", xshift=4
         )
@@ -172,7 +172,8 @@ def _mark_sticky(
     y: Iterable[float],
     hover_values: str,
 ) -> None:
-    # `hover_values` is the part of the hover text after the name, in Plotly's notation.
+    # Draws a mark for each token in ``sticky``, at the positions ``x`` and ``y``. ``hover_values`` is the
+    # part of the hover text after the token's name, in Plotly's notation.
     if sticky.is_empty():
         return
     names = [fig.label(token) for token in sticky["token"]]
@@ -216,8 +217,8 @@ class _Name:
 class _Box:
     """The rectangle that a name or a mark covers, in pixels, if the figure is as wide as a phone."""
 
-    x: float  # of the middle, from the left
-    y: float  # of the middle, from below
+    x: float  # distance of the middle from the left
+    y: float  # distance of the middle from below
     width: float
     height: float
 
@@ -228,7 +229,7 @@ class _Box:
 
 
 def _write_names(figure: go.Figure, names: Sequence[_Name], width: float, height: float) -> None:
-    """Write the name of each token above its mark. If there are more than `_MOST_NAMED`, write none.
+    """Write the name of each token above its mark. If there are more than `_MOST_NAMED` names, write no name.
 
     A name that would cover an earlier name or another mark is written higher, with a line to its own mark.
     ``width`` and ``height`` are the lengths of the axes, in their units.
@@ -240,17 +241,17 @@ def _write_names(figure: go.Figure, names: Sequence[_Name], width: float, height
         x = _PLOT_WIDTH * name.x / (width or 1.0)  # an axis without extent has length 0
         y = _PLOT_HEIGHT * name.y / (height or 1.0)
         marks.append(_Box(x, y, _MARK_SIZE, _MARK_SIZE))
-    written: list[_Box] = []
+    name_boxes: list[_Box] = []  # the boxes of the names that are written already
     for name, mark in zip(names, marks, strict=True):
-        occupied = [*written, *(other for other in marks if other is not mark)]
+        occupied = [*name_boxes, *(other for other in marks if other is not mark)]
         name_width = _CHARACTER_WIDTH * len(name.text)
         distance = _NAME_DISTANCE
         box = _Box(mark.x, mark.y + distance, name_width, _LINE_HEIGHT)
-        # Names go up line by line, until there is room.
+        # Move the name up line by line, until there is room.
         while any(box.overlaps(other) for other in occupied):
             distance += _LINE_HEIGHT
             box = _Box(mark.x, mark.y + distance, name_width, _LINE_HEIGHT)
-        written.append(box)
+        name_boxes.append(box)
         is_moved = distance > _NAME_DISTANCE
         # A moved name is at the end of an arrow to its mark, drawn as a line; Plotly counts downwards.
         offset = {"ax": 0, "ay": -distance, "standoff": 7} if is_moved else {"yshift": distance}
@@ -259,7 +260,7 @@ def _write_names(figure: go.Figure, names: Sequence[_Name], width: float, height
             y=name.y,
             text=name.text,
             showarrow=is_moved,
-            arrowhead=0,  # none
+            arrowhead=0,  # a line without a head
             arrowwidth=1,
             arrowcolor=fig.ORDINARY,
             **offset,
@@ -295,7 +296,7 @@ def scatter(tokens: pl.DataFrame, described: Scatter) -> ReportFigure:
 
 
 def _draw_scatter(measured: pl.DataFrame, described: Scatter) -> go.Figure:
-    """Draw a random sample of the other tokens as dots, and every sticky token as a mark."""
+    """Draw every sticky token as a mark, and a random sample of all other tokens as dots."""
     x = described.x.key
     y = described.y.key
     others = measured.filter(pl.col("verdict").ne_missing("sticky"))
@@ -344,7 +345,7 @@ def _describe_scatter(measured: pl.DataFrame, described: Scatter) -> str:
 
 
 def _format_quantiles(rows: pl.DataFrame, described: Scatter, level: float) -> list[str]:
-    # Of both measures; a level of 0.5 gives the medians.
+    # Returns the quantile of each of the two measures as text; a level of 0.5 gives the medians.
     texts = []
     for column in (described.x, described.y):
         quantile = np.quantile(rows[column.key].to_numpy(), level)
@@ -412,7 +413,7 @@ def break_down(tokens: pl.DataFrame) -> list[Breakdown]:
     """
     counts = tokens["script"].value_counts().sort("count", "script", descending=[True, False])
     all_scripts = counts["script"].to_list()
-    scripts = all_scripts[:_MOST_SCRIPTS]  # the most frequent ones
+    scripts = all_scripts[:_MOST_SCRIPTS]  # the most frequent scripts
     # Names of the groups, such as "10+" and "0–10", and then the groups of each token.
     lengths = [str(length) for length in range(1, _LONGEST)] + [f"{_LONGEST}+"]
     deciles = [f"{10 * decile}–{10 * decile + 10}" for decile in range(_DECILES)]
@@ -438,7 +439,7 @@ def break_down(tokens: pl.DataFrame) -> list[Breakdown]:
 
 
 def _break_down_by(tokens: pl.DataFrame, column: str, title: str, groups: list[str]) -> Breakdown:
-    # Tokens of other groups than these are ignored.
+    # Tokens that are in none of ``groups`` are not counted.
     examined = _count_by_group(tokens, column)
     sticky = _count_by_group(tokens.filter(verdict="sticky"), column)
     return Breakdown(
@@ -490,8 +491,8 @@ def composition(tokens: pl.DataFrame) -> ReportFigure:
 def flagged_categories(tokens: pl.DataFrame) -> ReportFigure:
     """Draw the shares of categories and entry kinds among sticky tokens and among all examined tokens.
 
-    It is like a figure in Chen et al. (2025). `stickytoken report --figures` saves it, but the page does not
-    show it.
+    The figure is like one in Chen et al. (2025). `stickytoken report --figures` saves it, but the page does
+    not show it.
 
     Args:
         tokens: The run's tokens, with the columns `verdict`, `category` and `entry`.
@@ -505,7 +506,7 @@ def flagged_categories(tokens: pl.DataFrame) -> ReportFigure:
     sticky = tokens.filter(verdict="sticky")
     if sticky.is_empty():
         return fig.figure_of_nothing(name, title, reading, "this run has no sticky token")
-    # Those that occur, in the order in which they are declared.
+    # The categories that occur, in the order in which `Category` declares them.
     categories = [category.value for category in Category if (tokens["category"] == category.value).any()]
     kinds = [kind.value for kind in Kind if (tokens["entry"] == kind.value).any()]
     breakdowns = [
@@ -523,6 +524,7 @@ def flagged_categories(tokens: pl.DataFrame) -> ReportFigure:
 
 
 def _make_share_rows(breakdown: Breakdown) -> list[tuple[Any, ...]]:
+    # Returns, for each group, a row with the share of the sticky tokens that are in the group.
     total = sum(breakdown.sticky)  # not 0: the caller draws nothing if no token is sticky
     return [
         (breakdown.title, group, examined, sticky, f"{sticky / total:.1%}")
@@ -554,14 +556,14 @@ def _draw_breakdowns(breakdowns: list[Breakdown]) -> go.Figure:
         figure=fig.new_figure(height=280 * panel_rows),
     )
     grey = {"color": fig.ORDINARY, "opacity": 0.65, "pattern": _make_pattern("")}
-    # Hatched, so that the bars can be told apart without colours.
+    # The hatching distinguishes the bars for readers who cannot see colours.
     hatched = {"color": fig.STICKY, "opacity": 1, "pattern": _make_pattern("/")}
-    for position, breakdown in enumerate(breakdowns):
-        cell = {"row": position // 2 + 1, "col": position % 2 + 1}
-        in_legend = position == 0
+    for panel, breakdown in enumerate(breakdowns):
+        cell = {"row": panel // 2 + 1, "col": panel % 2 + 1}
+        in_legend = panel == 0
         _draw_shares(plot, breakdown.groups, breakdown.examined, "all tokens examined", grey, in_legend, cell)
         _draw_shares(plot, breakdown.groups, breakdown.sticky, "sticky tokens", hatched, in_legend, cell)
-        # None leaves the choice to Plotly.
+        # With None, Plotly chooses the angle.
         angle = -45 if len(breakdown.groups) > _MOST_LEVEL_LABELS else None
         plot.update_xaxes(type="category", tickangle=angle, **cell)
     plot.update_yaxes(title_text="% of tokens", col=1)
