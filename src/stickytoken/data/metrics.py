@@ -147,6 +147,7 @@ class _PairTask(Task):
 
 
 def _find_indices(distinct: Sequence[str], names: Sequence[str]) -> NDArray[np.intp]:
+    """Return the index in ``distinct`` of each name, shape (names,)."""
     index_of = {name: index for index, name in enumerate(distinct)}
     return np.array([index_of[name] for name in names], dtype=np.intp)
 
@@ -154,9 +155,12 @@ def _find_indices(distinct: Sequence[str], names: Sequence[str]) -> NDArray[np.i
 def _take_sample(
     gold: NDArray[Any], predictions: NDArray[Any], sample: Sample
 ) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the gold values, shape (units,), and the predictions, shape (C, units), of a bootstrap sample.
+
+    The same units are taken for each of the C conditions.
+    """
     if sample is None:
         return gold, predictions
-    # Shapes (units,) and (C, units): the same units are drawn for each of the C conditions.
     return gold[sample], predictions[:, sample]
 
 
@@ -320,8 +324,12 @@ def macro_f1(gold: NDArray[np.intp], predicted: NDArray[np.intp], label_count: i
 def _count_predictions(
     gold: NDArray[np.intp], predicted: NDArray[np.intp], label_count: int
 ) -> NDArray[np.float64]:
-    """Shapes: gold (texts,), predicted (C, texts), counts (C, predicted labels, gold labels)."""
-    # Each of the C x label_count x label_count cells has a number, by which it is counted.
+    """Return how often each label is predicted for each gold label, shape (C, predicted labels, gold labels).
+
+    Labels are numbers; ``gold`` has the shape (texts,) and ``predicted`` the shape (C, texts).
+    """
+    # Each of the C x label_count x label_count cells of the result has a number. `bincount` counts how often
+    # each number occurs.
     prediction_numbers = np.arange(len(predicted))[:, None]  # shape (C, 1)
     cells = (prediction_numbers * label_count + predicted) * label_count + gold  # shape (C, texts)
     counts = np.bincount(cells.ravel(), minlength=len(predicted) * label_count**2)
@@ -401,7 +409,7 @@ class CrossValidatedTask(ClassificationTask):
         from sklearn.linear_model import LogisticRegression
         from sklearn.model_selection import StratifiedKFold
 
-        # The same texts in the same order: row i of both is text i, with or without copies.
+        # Both arrays have the same texts in the same order: row i of each is text i, with or without copies.
         as_training = similarity.prepared(vectors["train"])
         as_test = similarity.prepared(vectors["test"])
         predicted = np.empty(self.units)
@@ -457,7 +465,7 @@ class PairTransferTask(ClassificationTask):
 
 
 def _make_pair_features(first: Values, second: Values) -> Values:
-    # Both have the shape (pairs, D), the features (pairs, 2 D).
+    # The vectors have the shape (pairs, D), and the features the shape (pairs, 2 D).
     return np.hstack([np.abs(first - second), first * second])
 
 
@@ -516,7 +524,7 @@ class _RankingTask(Task):
     def _rank(
         self, queries: Values, documents: Values, similarity: Similarity
     ) -> dict[str, dict[str, float]]:
-        """For each query id, the similarities of the ranked documents, keyed by document id."""
+        """Return the similarities of the ranked documents, keyed by query id and then by document id."""
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
         value_of_query = outcomes[:, :, self.metrics.index(metric)]  # shape (C, queries), for C conditions
@@ -543,11 +551,11 @@ class RetrievalTask(_RankingTask):
     def _rank(
         self, queries: Values, documents: Values, similarity: Similarity
     ) -> dict[str, dict[str, float]]:
-        """Return the most similar documents for each query id, with their similarities, keyed by id."""
+        """Return the similarities of the best documents, keyed by query id and then by document id."""
         document_ids = list(self.documents)
         query_ids = list(self.queries)
         index_of_document = {document_id: index for index, document_id in enumerate(document_ids)}
-        # Where a query that is also a document stands among the documents.
+        # The index of the document that a query is itself, keyed by query id.
         index_of_itself = {query_id: index_of_document[query_id] for query_id in self.unranked}
         depth = min(_RANKED, len(document_ids))  # of each ranking
         ranking: dict[str, dict[str, float]] = {}
@@ -562,7 +570,7 @@ class RetrievalTask(_RankingTask):
             # because pytrec_eval sorts them itself.
             best = np.argpartition(-scores, depth - 1, axis=1)[:, :depth]
             for query_id, query_scores, indices in zip(batch, scores, best, strict=True):
-                # If all documents are ranked, the query itself is among them, as the last.
+                # If all documents are ranked, the query itself is the last of them, and is left out.
                 ranked = [index for index in indices.tolist() if index != index_of_itself.get(query_id)]
                 ranking[query_id] = {document_ids[index]: float(query_scores[index]) for index in ranked}
         return ranking
