@@ -61,7 +61,7 @@ def view_of(text: str) -> View:
     """Return a text as the search for copies looks at it: of the same length, with markup replaced."""
     has_markup = "<" in text or "`" in text or "~~~" in text or "@" in text
     has_address = "://" in text or "www." in text or "mailto:" in text
-    # A quick check, because most texts have neither.
+    # A quick check, because most texts have neither markup nor addresses.
     if not has_markup and not has_address:
         return View(_decode_entities(text), ())
     pieces = []
@@ -135,7 +135,7 @@ def is_in_row(text: str, start: int, end: int) -> bool:
     if not delimiters or line is None:
         return False
     line_start, line_end = line
-    # Just outside the line breaks of the line are the end of the line before and the start of the one after.
+    # The line before ends just before the start of this line, and the line after starts just behind its end.
     line_before = _find_line_around(text, line_start - 1, line_start - 1) if line_start > 0 else None
     line_after = _find_line_around(text, line_end + 1, line_end + 1) if line_end < len(text) else None
     neighbours = [text[first:last] for first, last in filter(None, (line_before, line_after))]
@@ -144,7 +144,7 @@ def is_in_row(text: str, start: int, end: int) -> bool:
         pattern = _DELIMITERS[delimiter]
         count = len(pattern.findall(line_text))
         is_table = any(len(pattern.findall(neighbour)) == count for neighbour in neighbours)
-        # A row of LaTeX is known by its end, also without such a neighbour.
+        # A row of LaTeX is known by its end, even if no neighbouring line has as many delimiters.
         if delimiter == "&" and _END_OF_LATEX_ROW.search(line_text):
             is_table = True
         if count >= _FEWEST_DELIMITERS and is_table:
@@ -157,12 +157,13 @@ _LONGEST_ROW = 2_000
 
 
 def _find_line_around(text: str, start: int, end: int) -> tuple[int, int] | None:
+    """Return the start and end of the line around a part of a text; None if too long for a table row."""
     break_before = text.rfind("\n", max(0, start - _LONGEST_ROW), start)
     break_after = text.find("\n", end, end + _LONGEST_ROW)
     begins_too_early = break_before < 0 and start > _LONGEST_ROW
     ends_too_late = break_after < 0 and len(text) - end > _LONGEST_ROW
     if begins_too_early or ends_too_late:
-        return None  # too long for a row of a table
+        return None
     return break_before + 1, break_after if break_after >= 0 else len(text)
 
 
