@@ -79,7 +79,7 @@ class RefusedError(Exception):
 
     Attributes:
         access_error: if the HTTP status suggests a wrong key or a wrong name of the model, the error that
-            says so; otherwise None. It is to be raised once the server also refuses other texts.
+            says so; otherwise None. This error is to be raised once the server also refuses other texts.
     """
 
     def __init__(self, reason: str, access_error: ModelError | None = None) -> None:
@@ -112,7 +112,8 @@ def request_formats(dimensions: int | None) -> Iterator[RequestFormat]:
         dimensions: number of components that the user requests; if None, the ``dimensions`` field is never
             sent.
     """
-    # If no number is requested, the field is never sent, so False would only repeat the same requests.
+    # If no number is requested, the field is never sent, so formats without it would repeat the same
+    # requests.
     sends_dimensions = (True,) if dimensions is None else (True, False)
     for with_dimensions in sends_dimensions:
         for encoding in _ENCODINGS:
@@ -262,7 +263,7 @@ class Client:
         self._api = openai.OpenAI(
             base_url=address.base_url,
             api_key=self._key.reveal() or "none",  # an empty key is refused before anything is sent
-            max_retries=0,  # `request` does it
+            max_retries=0,  # `request` sends failed requests again
             timeout=openai.Timeout(
                 options.request_seconds, connect=min(options.request_seconds, _CONNECT_SECONDS)
             ),
@@ -425,7 +426,8 @@ class Client:
             )
         if status in _TEMPORARY or status >= 500:
             return TemporaryError(reason, Failure.REFUSED, seconds_to_wait(headers))
-        # A refusal may concern only these texts. A wrong key or name is reported once others are refused too.
+        # A refusal may concern only these texts. A wrong key or name is reported once other texts are refused
+        # too.
         if status in (401, 403):
             if not self._key:
                 return RefusedError(reason, make_missing_key_error(self.address))

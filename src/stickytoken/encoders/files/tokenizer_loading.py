@@ -129,6 +129,7 @@ def user_tokenizer(
 
 
 def _count_declared_rows(module: TextModule) -> int | None:
+    """Return how many embedding rows a model has according to its files; None if they do not say."""
     weights = module.folder / "model.safetensors"
     if module.is_static:
         rows = static_rows(read_stored_tensors(weights)) if weights.is_file() else None
@@ -168,7 +169,10 @@ def _hub_settings(repository: str, revision: str | None) -> dict[str, Any]:
 def _load_with_settings(
     tokenizer_class: Any, location: str, settings: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Any:
-    # The settings are those of the module that reads text; the options are those of `from_pretrained`.
+    """Load a tokenizer with the settings of the module that reads text.
+
+    ``options`` are passed to `from_pretrained`.
+    """
     # `tokenizer_args` is the older name of `processor_kwargs`, and takes precedence.
     saved_options = dict(settings.get("tokenizer_args") or settings.get("processor_kwargs") or {})
     saved_options.pop("trust_remote_code", None)  # a settings file must not allow code to run
@@ -183,14 +187,14 @@ def _load_with_settings(
 def _add_lower_casing(tokenizer: Any) -> None:
     from tokenizers.normalizers import Lowercase, Sequence
 
-    if not tokenizer.is_fast:  # a tokenizer in Python has a setting for it
+    if not tokenizer.is_fast:  # a tokenizer written in Python has a setting for lower-casing
         tokenizer.do_lower_case = True
         return
     backend = tokenizer.backend_tokenizer
     normalizer: Any = backend.normalizer
     steps: list[Any] = []
     if isinstance(normalizer, Sequence):
-        steps = [normalizer[index] for index in range(len(normalizer))]  # it cannot be iterated over
+        steps = [normalizer[index] for index in range(len(normalizer))]  # a Sequence is not iterable
     elif normalizer is not None:
         steps = [normalizer]
     if not any(isinstance(step, Lowercase) for step in steps):
@@ -202,13 +206,13 @@ GENERIC_TYPES = ("bert", "mpnet", "roberta", "xlm-roberta")
 
 
 def _is_generic(folder: Path) -> bool:
-    """Whether `AutoTokenizer` would take the class that reads tokenizer.json: asking it imports torch."""
+    """Return whether `AutoTokenizer` would choose `TokenizersBackend`: asking it would import torch."""
     with suppress(ValueError, AttributeError):  # a damaged file, for which loading the model raises an error
         tokenizer_config = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
         model_config = json.loads((folder / "config.json").read_text("utf-8"))
         names_backend = tokenizer_config.get("tokenizer_class") == "TokenizersBackend"
         is_generic_type = model_config.get("model_type") in GENERIC_TYPES
-        # By either of these, `AutoTokenizer` may choose another class.
+        # With one of these entries, `AutoTokenizer` may choose another class.
         has_own_class = "model_name" in model_config or "auto_map" in tokenizer_config
         return names_backend and is_generic_type and not has_own_class
     return False
