@@ -93,6 +93,7 @@ class GuardedModel(SentenceTransformer):
         return _make_empty, (_find_class_without_guard(type(self)),), vars(self).copy()
 
     def _clean_input(self, value: Any) -> Any:
+        """Return an input of the model with all of its texts cleaned."""
         if isinstance(value, dict):  # a message
             cleaned_message = dict(value)
             for key in _TEXT_KEYS:

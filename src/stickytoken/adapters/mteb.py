@@ -102,6 +102,7 @@ class WithCopies:
         return self.model.similarity_pairwise(embeddings1, embeddings2)
 
     def _write_copies(self, inputs: DataLoader[Any]) -> DataLoader[Any]:
+        """Return a loader of the same documents with copies in their texts."""
         from torch.utils.data import DataLoader
 
         copies = [self.token] * self.copies
@@ -186,11 +187,11 @@ class WithCopiesInAnswers:
     def _search(
         self, model: Any, corpus: Any, queries: Any, top_k: int, top_ranked: Any, options: Mapping[str, Any]
     ) -> dict[str, dict[str, float]]:
+        """Return the scores of the best documents, keyed by query id and then by document id."""
         from mteb.models import SearchEncoderWrapper
 
         search = SearchEncoderWrapper(model)
         search.index(corpus, **self._index_options)
-        # Keyed by query id, then by document id.
         scores: dict[str, dict[str, float]] = search.search(
             queries, top_k=top_k, top_ranked=top_ranked, **options
         )

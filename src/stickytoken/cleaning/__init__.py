@@ -179,6 +179,7 @@ class Cleaner:
 
     @classmethod
     def _from_document(cls, document: object, name: str, unsafe_fixes: bool) -> Cleaner:
+        """Make a cleaner of the JSON values of a rules file, which errors call ``name``."""
         if not isinstance(document, Mapping) or document.get("format") != _FORMAT:
             raise InputError(f"{name} is not a rules file: {_WRITE_RULES}")
         for entry, expected_type in _TYPE_OF_ENTRY.items():
@@ -270,6 +271,7 @@ _MOST_ROUNDS = 8
 
 
 def _remove_findings(text: str, spans: list[Span], finder: SpanFinder, fixes: set[Fix]) -> Cleaned:
+    """Return a text without the findings that one of the fixes removes; ``spans`` are its findings."""
     draft = _Draft(text)
     for _ in range(_MOST_ROUNDS):
         removable = [span for span in spans if span.fix in fixes]

@@ -69,7 +69,7 @@ def view_of(text: str) -> View:
     viewed_to = 0
     for match in _PROTECTED.finditer(text):
         start, end = match.span()
-        # Words around a formatting tag are in one field, and those around any other markup in two.
+        # Words around a formatting tag are in one field. Words around any other markup are in two fields.
         placeholder = UNTOUCHABLE if is_formatting_tag(match[0]) else BARRIER
         pieces += [_decode_entities(text[viewed_to:start]), placeholder * (end - start)]
         protected.append((start, end))
@@ -83,11 +83,12 @@ def _decode_entities(text: str) -> str:
 
 
 def _decode_entity(entity: re.Match[str]) -> str:
+    """Return the character that an entity stands for, filled up to the length of the entity."""
     character = html.unescape(entity[0])
-    if len(character) != 1:  # not an entity of HTML, or one of several characters
+    if len(character) != 1:  # not an entity of HTML, or an entity that stands for several characters
         return entity[0]
-    # Fill up to the length of the entity, so that the offsets of the text stay the same. The filler of a
-    # letter belongs to the same word; that of another character keeps edits from covering the entity.
+    # The fillers keep the offsets of the text the same. The filler of a letter belongs to the same word. The
+    # filler of any other character keeps edits from covering the entity.
     filler = PAD if character.isalnum() else UNTOUCHABLE
     return character + filler * (len(entity[0]) - 1)
 

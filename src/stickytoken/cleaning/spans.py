@@ -145,7 +145,7 @@ class SpanFinder:
         self._known_digests = frozenset(rules.known)  # of texts that have no finding
         allowed = frozenset(text.strip() for text in rules.allowed)
         # Special tokens are found by their texts, and all other words by their keys. Each special token in a
-        # text is a finding; copies of those that are also flagged may be sticky.
+        # text is a finding; copies of special tokens that are also flagged may be sticky.
         specials = {text.strip() for text in rules.specials} - allowed
         self._flagged_specials = specials.intersection(word.strip() for word in rules.words)
         words = [word for word in rules.words if word.strip() not in allowed | specials]

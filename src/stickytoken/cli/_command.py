@@ -91,6 +91,7 @@ def command(*, settings: Sequence[str] = ()) -> Callable[[_Command], _Command]:
 
 
 def _find_option_groups(hints: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the dataclasses in the type hints of a function, keyed by the name of the parameter."""
     groups: dict[str, Any] = {}
     for name, hint in hints.items():
         # A group is a dataclass: the type hint or, if a function makes the group, the metadata of the
@@ -102,6 +103,7 @@ def _find_option_groups(hints: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _name_options(group: Any) -> dict[str, str]:
+    """Return the name of the option for each field of a dataclass, keyed by field."""
     option_by_field: dict[str, str] = {}
     for field, value_type in command_line_types(group).items():
         own_names = [item.name for item in value_type.metadata if isinstance(item, OptionName)]
@@ -321,7 +323,7 @@ def _apply_settings(ctx: typer.Context, value: list[str] | None) -> None:
         if option.multiple:
             values.setdefault(option.name, []).append(text)
         else:
-            values[option.name] = text  # the last one counts
+            values[option.name] = text  # of several assignments to a setting, the last counts
     ctx.default_map = {**(ctx.default_map or {}), **values}  # --set takes precedence over files
 
 

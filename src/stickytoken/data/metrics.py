@@ -507,6 +507,7 @@ class _RankingTask(Task):
         return {"query": tuple(self.queries.values()), "document": tuple(self.documents.values())}
 
     def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
+        """Rank documents for each query, and return the metrics of each ranking, shape (queries, metrics)."""
         import pytrec_eval
 
         queries = similarity.prepared(vectors["query"])
@@ -518,7 +519,7 @@ class _RankingTask(Task):
         for query_id in self.queries:
             value_of_metric = values_by_query[query_id]  # keyed by the name of the metric in trec_eval
             outcomes.append([value_of_metric[_TREC_NAMES[metric]] for metric in self.metrics])
-        return np.array(outcomes)  # shape (queries, metrics)
+        return np.array(outcomes)
 
     @abstractmethod
     def _rank(
@@ -593,6 +594,7 @@ class RerankingTask(_RankingTask):
     def _rank(
         self, queries: Values, documents: Values, similarity: Similarity
     ) -> dict[str, dict[str, float]]:
+        """Return the similarities of each query's candidates, keyed by query id and then by document id."""
         row_of_document = {document_id: row for row, document_id in enumerate(self.documents)}
         ranking = {}
         # The candidates are listed in the order of the queries.

@@ -96,7 +96,7 @@ def open_source(source: str | Path, columns: NamedColumns) -> Source:
     return Source(str(path), path, suffix, compressed, columns)
 
 
-# These extensions denote the same format. A .json file may contain lines or an array, and stays what it is.
+# These extensions denote the same format. A .json file may contain lines or an array, which it keeps.
 _SAME_FORMATS = {".ndjson": ".jsonl", ".json": ".jsonl", ".txt": ""}
 
 

@@ -138,6 +138,7 @@ def _make_split_classification(table: Table) -> Task:
 
 
 def _split_rows(table: Table) -> tuple[Table, Table]:
+    """Return the training rows and the test rows of a table, by its column ``split``."""
     splits = table.labels("split")
     unknown = sorted(set(splits) - set(_SPLITS))
     if unknown:

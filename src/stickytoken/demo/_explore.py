@@ -193,8 +193,8 @@ class _Handlers:
         return [_render_card(self._library.content(label), check_token_id(token_id))]
 
 
-# If a handler of this tab fails, one of these functions returns the values that show the error. They are
-# functions and not constants, because Gradio modifies the values that it receives.
+# If a handler of this tab fails, one of the following functions returns the values that show the error. The
+# values are no constants, because Gradio modifies the values that it receives.
 
 
 def _replace_run(error: str) -> list[Any]:
@@ -320,6 +320,7 @@ def _make_table(content: RunContent, tokens: pl.DataFrame) -> dict[str, Any]:
 
 
 def _make_sort_value(value: Any, column: Column) -> Any:
+    """Return what Gradio sorts a cell by."""
     if isinstance(value, str):
         return visible(value)
     if value is None:

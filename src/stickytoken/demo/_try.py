@@ -316,11 +316,9 @@ def try_token(
         curve_inputs += [with_copies(inserted, count, sentence_b) for count in counts]
     plain_inputs = [tokenized[sentence].ids for sentence in fitting]
     heat_inputs = [all_with_copies(inserted) for inserted in (token, *benign[:1])]
-    # All inputs are encoded in one call. Then their unit vectors are divided into the same parts again.
-    inputs_by_part = [[anchor.ids], curve_inputs, plain_inputs, *heat_inputs]
-    units = exact_unit_vectors(encoder.encode_ids(list(chain.from_iterable(inputs_by_part))))
-    ends = np.cumsum([len(part_inputs) for part_inputs in inputs_by_part])
-    anchor_units, curve_units, plain_units, *heat_units = np.split(units, ends[:-1])
+    anchor_units, curve_units, plain_units, *heat_units = _encode_in_one_call(
+        encoder, [[anchor.ids], curve_inputs, plain_inputs, *heat_inputs]
+    )
     return Trial(
         token=token,
         placement=placement,
@@ -334,6 +332,13 @@ def try_token(
     )
 
 
+def _encode_in_one_call(encoder: IdReader, groups: Sequence[Sequence[Ids]]) -> list[Matrix]:
+    """Return the unit vectors of each group of inputs, shape (inputs, D). The model is called only once."""
+    units = exact_unit_vectors(encoder.encode_ids(list(chain.from_iterable(groups))))
+    group_ends = np.cumsum([len(inputs) for inputs in groups])
+    return np.split(units, group_ends[:-1])
+
+
 def _require_fitting(
     encoder: IdReader,
     anchor: TokenizedText,
@@ -341,6 +346,10 @@ def _require_fitting(
     copies: int,
     fits: Callable[[TokenizedText, int], bool],
 ) -> None:
+    """Raise an InputError unless the model can read sentence A, and sentence B with the copies.
+
+    ``fits`` returns whether the model can read a text with a number of copies.
+    """
     for name, text in (("sentence A", anchor), ("sentence B", carrier)):
         if not text.words:
             raise InputError(f"{name} has no tokens that {encoder.name} knows: write a text with words")

@@ -58,8 +58,8 @@ class RepairPlan:
 
     def reason_for(self, chosen: Strategy) -> str:
         """Return the reason for choosing the given strategy."""
-        # Only a plan of all strategies prefers the first one. The reason of any other plan is true of all
-        # strategies that it has.
+        # Only a plan of all strategies prefers its first strategy. The reason of any other plan applies to
+        # all of its strategies.
         has_all_strategies = self.strategies == _ORDER
         if has_all_strategies and chosen is not self.strategies[0]:
             return _SECOND_CHOICES[chosen]

@@ -43,7 +43,7 @@ from stickytoken.words import MINUS, counted, percent, quoted
 if TYPE_CHECKING:
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
-# Number of other tokens to verify for each repaired token: those with the nearest rows.
+# Number of neighbours (tokens with the nearest rows) to verify for each repaired token.
 NEIGHBOURS = 2
 # A neighbour counts as changed if its push or its erased share rises by more than a limit, which is a fifth
 # of the way to the default threshold of the rule. The neighbour's own row is unchanged, so its effects can

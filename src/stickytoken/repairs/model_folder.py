@@ -120,6 +120,7 @@ def _is_other_weights(path: Path) -> bool:
 
 
 def _describe_failure(error: OSError) -> str:
+    """Return why a folder could not be written, as the last part of an error message."""
     code = error.errno
     reason = error.strerror or str(error)
     if isinstance(error, shutil.Error):

@@ -94,7 +94,8 @@ def audit(
 
     def rehearse(stand_in: Any, folder: Path) -> Audit:
         """Measure with a stand-in for the encoder, which only counts texts, to estimate the cost."""
-        # The vectors of the stand-in are artificial, so they would not fit those of the index.
+        # The vectors of the stand-in are artificial, so they must not be compared with the vectors of the
+        # index.
         not_compared = None if stored_vectors is None else replace(stored_vectors, is_compared=False)
         return measure(stand_in, vectors=not_compared, out=folder)
 

@@ -140,7 +140,7 @@ def _print_token(explanation: Explanation, token: TokenExplanation) -> None:
     from stickytoken.explanation.statistics import furthest
 
     tables = explanation.of_token(token.token_id)
-    # Each measure at the layer where the token differs most.
+    # For each measure, the row of the layer at which the token differs most from benign tokens.
     row_by_measure = {row["measure"]: row for row in furthest(tables["measures"])}
     measures = []
     for name in _PRINTED_MEASURES:

@@ -150,6 +150,7 @@ class AnswerCache:
 
     @contextmanager
     def _lock_connection(self) -> Iterator[sqlite3.Connection]:
+        """Yield the connection to the cache, which no other thread uses meanwhile."""
         with self._lock:
             try:
                 if self._connection is None:

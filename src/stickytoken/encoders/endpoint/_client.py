@@ -333,6 +333,7 @@ class Client:
         return reply
 
     def _attempt(self, texts: Sequence[str], reserved: float, counts_tokens: bool) -> Reply:
+        """Send a request once, and record its cost. The arguments are those of `request`."""
         self.spending.reserve(reserved)
         try:
             reply = self._send(texts)
@@ -350,6 +351,7 @@ class Client:
         return reply
 
     def _send(self, texts: Sequence[str]) -> Reply:
+        """Send the texts once, and return the parsed answer."""
         content, seconds = self._post(texts)
         try:
             answer = read_answer(content, len(texts))
@@ -404,6 +406,7 @@ class Client:
         return f"check the URL, which usually ends in /v1, as in {advised_url}#{self.address.model}"
 
     def _translate_sdk_error(self, error: Any) -> Exception:
+        """Return the error of this module that stands for an error of the `openai` library."""
         # The class of an error of httpx, on which the SDK is built.
         cause = type(error.__cause__).__name__
         if isinstance(error, self._sdk.APITimeoutError):

@@ -206,7 +206,10 @@ class EndpointEncoder(TextEncoderBase):
     def _require_usable(
         self, vectors: NDArray[np.float32], texts: Sequence[str], *, allow_zero: bool
     ) -> None:
-        # The row of a text that the server refuses is NaN.
+        """Raise an EncodingError if the server refused a text, whose row is NaN, or a vector cannot be used.
+
+        With ``allow_zero``, refused texts and vectors of zeros are accepted.
+        """
         refused_rows = np.flatnonzero(np.isnan(vectors).any(axis=1)).tolist()
         if not allow_zero and refused_rows:
             text = texts[refused_rows[0]]

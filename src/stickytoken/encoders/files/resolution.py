@@ -324,7 +324,7 @@ def _tensor_report() -> Iterator[_TensorReport]:
     @functools.wraps(original.__func__)
     def from_pretrained(model_class: Any, *arguments: Any, **options: Any) -> Any:
         load = functools.partial(original.__func__, model_class, *arguments, **options)
-        # The caller may ask for the information itself, and then needs both results.
+        # A caller that asks for the loading information itself needs both results.
         if threading.get_ident() != loading_thread or options.get("output_loading_info"):
             return load()
         model, loading_info = load(output_loading_info=True)

@@ -68,7 +68,7 @@ def load_tokenizer(
     source = resolve_model(str(model), revision)
     if source.origin is Origin.HUB:
         with explained(source, "tokenizer"):
-            tokenizer = _hub_tokenizer(source.name, revision, trust_remote_code)
+            tokenizer = _load_hub_tokenizer(source.name, revision, trust_remote_code)
             return HuggingFaceTokenizer(tokenizer, shared=False)
     folder = Path(source.location)
     tokenizer = user_tokenizer(
@@ -143,26 +143,26 @@ def _count_declared_rows(module: TextModule) -> int | None:
     return next((size for size in sizes if isinstance(size, int)), None)
 
 
-def _hub_tokenizer(name: str, revision: str | None, trust_remote_code: bool) -> Any:
+def _load_hub_tokenizer(name: str, revision: str | None, trust_remote_code: bool) -> Any:
     from transformers import AutoTokenizer
 
     options = {"revision": revision, "trust_remote_code": trust_remote_code}
-    *preferred, last = hub_repositories(name)  # for a short name, there are two
+    *preferred, last = hub_repositories(name)  # a short name may stand for two repositories
     for repository in preferred:
         with suppress(OSError):  # raised if the repository does not exist or has no tokenizer
             return _load_with_settings(
-                AutoTokenizer, repository, _hub_settings(repository, revision), options
+                AutoTokenizer, repository, _read_hub_settings(repository, revision), options
             )
-    # If this fails too, its error reaches the user.
-    return _load_with_settings(AutoTokenizer, last, _hub_settings(last, revision), options)
+    # If the last repository has no tokenizer either, its error reaches the user.
+    return _load_with_settings(AutoTokenizer, last, _read_hub_settings(last, revision), options)
 
 
-def _hub_settings(repository: str, revision: str | None) -> dict[str, Any]:
+def _read_hub_settings(repository: str, revision: str | None) -> dict[str, Any]:
     from transformers.utils.hub import cached_file
 
     for file in _MODULE_SETTINGS:
         with suppress(OSError):  # the repository has no such file
-            return _settings_in(Path(str(cached_file(repository, file, revision=revision))))
+            return _read_settings(Path(str(cached_file(repository, file, revision=revision))))
     return {}
 
 
@@ -271,7 +271,7 @@ def text_module(folder: Path, name: str, route: str | None = None) -> TextModule
         if not any((module_folder / file).is_file() for file in TOKENIZER_FILES):
             continue
         is_static = class_name == _STATIC  # a static embedding has no settings file
-        settings = {} if is_static else _module_settings(module_folder)
+        settings = {} if is_static else _read_module_settings(module_folder)
         return TextModule(module_folder, class_name, settings)
     if any((folder / file).is_file() for file in TOKENIZER_FILES):
         # The model has no list of modules, or none of the modules has a tokenizer of its own.
@@ -279,14 +279,14 @@ def text_module(folder: Path, name: str, route: str | None = None) -> TextModule
     raise ModelError(f"{name!r} has no tokenizer: it contains none of {', '.join(TOKENIZER_FILES)}")
 
 
-def _module_settings(folder: Path) -> dict[str, Any]:
+def _read_module_settings(folder: Path) -> dict[str, Any]:
     for file in _MODULE_SETTINGS:
         if (folder / file).is_file():
-            return _settings_in(folder / file)
+            return _read_settings(folder / file)
     return {}
 
 
-def _settings_in(file: Path) -> dict[str, Any]:
+def _read_settings(file: Path) -> dict[str, Any]:
     try:
         settings = json.loads(file.read_text("utf-8"))
     except ValueError as error:
