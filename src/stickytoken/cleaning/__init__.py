@@ -211,7 +211,7 @@ class Cleaner:
         }
 
     def save(self, path: str | Path) -> None:
-        """Write the rules as a JSON file. Whether fixes are unsafe is not part of it: whoever cleans decides.
+        """Write the rules as a JSON file, without ``unsafe_fixes``, on which whoever reads the file decides.
 
         Raises:
             RunError: The file cannot be written.

@@ -311,7 +311,7 @@ class SpanFinder:
         is_in_list = any("," in gap for gap in gaps) and _markup.is_in_brackets(document.text, start)
         is_data = is_in_list or _markup.is_in_row(document.text, start, end)
         if not is_run:
-            fills_cell = document.is_alone(chain.start)  # of a table, or a line
+            fills_cell = document.is_alone(chain.start)  # in a cell of a table, or on a line
             is_data = is_data or fills_cell or document.is_attached(chain)
         has_markup = any(_markup.UNTOUCHABLE in gap for gap in gaps)
         has_entity = any(document.has_entity(index) for index in chain)

@@ -409,12 +409,9 @@ class _Clock:
         unit = "texts" if sequences == computed else step.unit
         rate = ""
         if seconds >= _SHORTEST_RATED and unit:
-            rate = _format_rate(computed / seconds, unit)
+            per_second = computed / seconds
+            rate = f"{per_second:,.{0 if per_second >= 10 else 1}f} {unit}/s"
         return _Pace(seconds, rate, duration(seconds * (step.total - step.done) / computed))
-
-
-def _format_rate(per_second: float, unit: str) -> str:
-    return f"{per_second:,.0f} {unit}/s" if per_second >= 10 else f"{per_second:,.1f} {unit}/s"
 
 
 class _ProgressBars:

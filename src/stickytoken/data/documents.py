@@ -239,7 +239,7 @@ def _open_values(values: Iterable[Any], columns: NamedColumns) -> Documents:
 
 
 def _list_files(folder: Path) -> list[Path]:
-    """Return the files of a folder and its subfolders that may have documents, in order of their names."""
+    """Return the files of a folder and its subfolders that may have documents, sorted by their paths."""
     corpus = folder / "corpus.jsonl"
     # In the BEIR layout, the files besides corpus.jsonl hold queries and judgements, which are no documents.
     if corpus.is_file() and (folder / "queries.jsonl").is_file():
@@ -461,7 +461,7 @@ class Reader:
         return text_rows(stream, self.name, self.meter)
 
     def with_columns(self, rows: Iterator[Row]) -> Iterator[Row]:
-        """Yield all rows. The columns are chosen before, by the first `_ROWS_TO_CHOOSE_BY` rows.
+        """Choose the columns by the first `_ROWS_TO_CHOOSE_BY` rows, and then yield all rows.
 
         The header of a CSV or TSV file, which is its first row, is not yielded.
         """

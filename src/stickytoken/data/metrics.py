@@ -363,14 +363,14 @@ class ClassificationTask(Task):
         return frozenset({"train", "test"} if side is Side.BOTH else {"test"})
 
     def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
-        """Predict the label of each test text."""
+        """Predict the label of each test text, and return its number, shape (texts, 1)."""
         from sklearn.linear_model import LogisticRegression
 
         train_labels = _find_indices(self._label_names, self.train_labels)
         model = LogisticRegression(max_iter=1000, random_state=seed)
         model.fit(similarity.prepared(vectors["train"]), train_labels)
         predicted = model.predict(similarity.prepared(vectors["test"]))
-        return np.asarray(predicted, np.float64)[:, None]  # shape (texts, 1)
+        return np.asarray(predicted, np.float64)[:, None]
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
         # The outcomes, shape (C, texts, 1), are the predicted labels under each of C conditions.
@@ -405,7 +405,7 @@ class CrossValidatedTask(ClassificationTask):
     layout = "classification-by-folds"
 
     def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
-        """Predict the label of each text, as a test text, from the training texts of the other folds."""
+        """Predict the label of each test text from the training texts of other folds, shape (texts, 1)."""
         from sklearn.linear_model import LogisticRegression
         from sklearn.model_selection import StratifiedKFold
 
@@ -453,7 +453,7 @@ class PairTransferTask(ClassificationTask):
         return side.roles
 
     def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
-        """Predict the label of each test pair."""
+        """Predict the label of each test pair, and return its number, shape (pairs, 1)."""
         from sklearn.linear_model import LogisticRegression
 
         prepared = {role: similarity.prepared(role_vectors) for role, role_vectors in vectors.items()}
@@ -461,7 +461,7 @@ class PairTransferTask(ClassificationTask):
         test_features = _make_pair_features(prepared["query"], prepared["document"])
         model = LogisticRegression(max_iter=1000, random_state=seed)
         model.fit(train_features, _find_indices(self._label_names, self.train_labels))
-        return np.asarray(model.predict(test_features), np.float64)[:, None]  # shape (pairs, 1)
+        return np.asarray(model.predict(test_features), np.float64)[:, None]
 
 
 def _make_pair_features(first: Values, second: Values) -> Values:
@@ -557,22 +557,22 @@ class RetrievalTask(_RankingTask):
         query_ids = list(self.queries)
         index_of_document = {document_id: index for index, document_id in enumerate(document_ids)}
         # The index of the document that a query is itself, keyed by query id.
-        index_of_itself = {query_id: index_of_document[query_id] for query_id in self.unranked}
-        depth = min(_RANKED, len(document_ids))  # of each ranking
+        own_index = {query_id: index_of_document[query_id] for query_id in self.unranked}
+        depth = min(_RANKED, len(document_ids))  # number of documents in each ranking
         ranking: dict[str, dict[str, float]] = {}
         for start in range(0, len(query_ids), _QUERIES_AT_ONCE):
             batch = query_ids[start : start + _QUERIES_AT_ONCE]
             # One row for each query of the batch, one column for each document.
             scores = similarity.of_all(queries[start : start + _QUERIES_AT_ONCE], documents)
             for row, query_id in enumerate(batch):
-                if query_id in index_of_itself:
-                    scores[row, index_of_itself[query_id]] = -np.inf
-            # The indices of the best documents of each query, shape (queries, depth). They are in any order,
-            # because pytrec_eval sorts them itself.
+                if query_id in own_index:
+                    scores[row, own_index[query_id]] = -np.inf
+            # The indices of the best documents of each query, shape (queries, depth), in any order, because
+            # pytrec_eval sorts documents itself.
             best = np.argpartition(-scores, depth - 1, axis=1)[:, :depth]
             for query_id, query_scores, indices in zip(batch, scores, best, strict=True):
                 # If all documents are ranked, the query itself is the last of them, and is left out.
-                ranked = [index for index in indices.tolist() if index != index_of_itself.get(query_id)]
+                ranked = [index for index in indices.tolist() if index != own_index.get(query_id)]
                 ranking[query_id] = {document_ids[index]: float(query_scores[index]) for index in ranked}
         return ranking
 

@@ -413,7 +413,7 @@ def dialect_of(path: Path, suffix: str, delimiter: str | None) -> Dialect:
     """Return the dialect of a CSV or TSV file.
 
     In CSV, fields may be quoted. TSV often has no quoting, so that a quotation mark is a character like any
-    other. It is read with quoting only where the file proves it: every field that begins with a quotation
+    other. TSV is read with quoting only where the file proves it: every field that begins with a quotation
     mark is quoted correctly, and without quoting
 
     - fewer records would have as many fields as the header, or
@@ -422,25 +422,25 @@ def dialect_of(path: Path, suffix: str, delimiter: str | None) -> Dialect:
     quoted = Dialect(delimiter or SEPARATORS[suffix])
     if suffix != ".tsv":
         return quoted
-    plain = Dialect(quoted.delimiter, quoted=False)
-    plain_count = 0  # number of records if read without quoting
-    plain_damaged = 0  # number of these records that have not as many fields as the header
+    unquoted = Dialect(quoted.delimiter, quoted=False)
+    unquoted_count = 0  # number of records if read without quoting
+    unquoted_damaged = 0  # number of these records that have not as many fields as the header
     header: list[str] = []
     has_quotes = False
     has_doubled_quotes = False
-    for fields in plain.records(_read_lines_to_sniff(path)):
+    for fields in unquoted.records(_read_lines_to_sniff(path)):
         if not fields:  # an empty line
             continue
         header = header or fields  # the first record
-        plain_count += 1
-        plain_damaged += len(fields) != len(header)
+        unquoted_count += 1
+        unquoted_damaged += len(fields) != len(header)
         for value in fields:
             if value.startswith('"'):
                 has_quotes = True
                 if '""' in value[1:-1]:
                     has_doubled_quotes = True
     if not has_quotes:
-        return plain
+        return unquoted
     # Count the records again, now read with quoting, and the damaged ones among them.
     quoted_header: list[str] = []
     quoted_count = 0
@@ -453,14 +453,14 @@ def dialect_of(path: Path, suffix: str, delimiter: str | None) -> Dialect:
                 quoted_count += 1
                 quoted_damaged += len(fields) != len(quoted_header)
     except csv.Error:  # a field that begins with a quotation mark is not quoted correctly
-        return plain
-    if quoted_damaged != plain_damaged:
-        return quoted if quoted_damaged < plain_damaged else plain
+        return unquoted
+    if quoted_damaged != unquoted_damaged:
+        return quoted if quoted_damaged < unquoted_damaged else unquoted
     # Both ways of reading fit the file equally well. What is one record of several lines with quoting may as
     # well be several records with stray quotes.
-    spans_lines = quoted_count < plain_count
+    spans_lines = quoted_count < unquoted_count
     is_proven = has_doubled_quotes or header[0].startswith('"')
-    return quoted if is_proven and not spans_lines else plain
+    return quoted if is_proven and not spans_lines else unquoted
 
 
 def _read_lines_to_sniff(path: Path) -> Iterator[str]:

@@ -276,7 +276,7 @@ def read_retrieval(folder: Path) -> RetrievalFiles:
     files = sorted(qrels.glob("*.tsv")) if qrels.is_dir() else []
     test_files = [path for path in files if path.stem == "test"]
     if not test_files:
-        test_files = files  # a collection with a single split may call it otherwise
+        test_files = files  # a collection with a single split may give it another name
     if len(test_files) != 1:
         names = ", ".join(path.name for path in files) or "none"
         raise InputError(f"{qrels} must contain test.tsv, or a single .tsv file: it contains {names}")
@@ -573,7 +573,7 @@ def find_task(source: str | Path) -> tuple[AnyTask, list[str]]:
 
 
 def paper_tasks() -> list[Any]:
-    """Return the MTEB task objects of Chen et al. (2025), who measure their English parts.
+    """Return the MTEB task objects of Chen et al. (2025), with only their English parts, as in the paper.
 
     Raises:
         MissingExtraError: MTEB is not installed.

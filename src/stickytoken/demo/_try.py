@@ -469,7 +469,9 @@ def pair_heatmap(trial: Trial, token_name: str, benign_name: str = "") -> Report
     off_diagonals = [_drop_diagonal(matrix) for matrix in trial.heat]
     rows = []
     for row, (name, text) in enumerate(zip(trial.names, trial.texts, strict=True)):
-        rows.append((name, text, *_average_row(off_diagonals, row)))
+        # With a single sentence, which has no other sentence to be similar to, the matrices are empty.
+        averages = [float(matrix[row].mean()) if matrix.size else None for matrix in off_diagonals]
+        rows.append((name, text, *averages))
     plot = _draw_heatmap(trial, off_diagonals, token_name, benign_name)
     # A narrow screen has no room for the colour scale, and every cell shows its number anyway.
     narrow = fig.stack_panels(plot, panels=len(trial.heat), height=350 * len(trial.heat)) | {
@@ -495,12 +497,8 @@ def _drop_diagonal(matrix: Matrix) -> Matrix:
     return matrix[is_other_sentence].reshape(size, size - 1)
 
 
-def _average_row(off_diagonals: Sequence[Matrix], row: int) -> list[float | None]:
-    # The matrices are empty if there is a single sentence, which has no other sentence to be similar to.
-    return [float(matrix[row].mean()) if matrix.size else None for matrix in off_diagonals]
-
-
 def _describe_heatmap(trial: Trial, off_diagonals: Sequence[Matrix]) -> str:
+    """Describe the matrices of a trial, of which ``off_diagonals`` has the rows without the diagonal."""
     text = ""
     if len(trial.names) > 1:
         names = ("without copies", "with copies of the token", "with copies of the benign token")

@@ -172,7 +172,7 @@ class EditableVocabulary:
         has_byte_entries = bool(self._model.get("byte_fallback"))
         is_byte = has_byte_entries and re.fullmatch("<0x[0-9A-F]{2}>", entry) is not None
         if self._kind == "BPE":
-            return self._reason_of_merges(entry, is_byte, removed)
+            return self._find_reason_in_merges(entry, is_byte, removed)
         return self._find_reason_not_to_cut(entry, is_byte, removed)
 
     def _find_reason_not_to_cut(self, entry: str, is_byte: bool, removed: frozenset[str]) -> str | None:
@@ -191,12 +191,12 @@ class EditableVocabulary:
             prefix = self._model.get("continuing_subword_prefix", "##")
             can_be_cut = bool(cut_like_wordpiece(entry, remaining, prefix))
         else:
-            # With this setting, a tokenizer reads text that it does not know as single bytes.
+            # With byte_fallback, a tokenizer reads text that it does not know as single bytes.
             has_byte_entries = bool(self._model.get("byte_fallback"))
             can_be_cut = has_byte_entries or _is_concatenation(entry, remaining)
         return None if can_be_cut else "without it, its text would be unknown"
 
-    def _reason_of_merges(self, entry: str, is_byte: bool, removed: frozenset[str]) -> str | None:
+    def _find_reason_in_merges(self, entry: str, is_byte: bool, removed: frozenset[str]) -> str | None:
         """Return why an entry of a byte pair encoding cannot be removed; None if it can.
 
         If other entries are built from the entry, it can be removed only if the tokenizer can find these

@@ -171,8 +171,8 @@ _STRONGEST = 8
 
 def print_rows(title: str, run: stickytoken.Run, rows: pl.DataFrame) -> None:
     """Print a table of tokens, with a category column only if a token has a category other than OK."""
-    has_unusual = not rows.is_empty() and not (rows["category"] == "OK").all()
-    category = [Column("category", "category")] if has_unusual else []
+    has_other_category = not rows.is_empty() and not (rows["category"] == "OK").all()
+    category = [Column("category", "category")] if has_other_category else []
     if not run.method.TABLE.judges_every_token:
         import polars as pl
 

@@ -238,6 +238,7 @@ def _is_same_vector(first: NDArray[np.float32], second: NDArray[np.float32]) -> 
 
 
 def _join_replies(first: Reply, second: Reply) -> Reply:
+    """Return two replies as if they answered a single request."""
     tokens = None  # stays None unless the server has counted the tokens of both requests
     if first.tokens is not None and second.tokens is not None:
         tokens = first.tokens + second.tokens

@@ -233,11 +233,10 @@ class EndpointEncoder(TextEncoderBase):
         gets the server's reason.
         """
         prompted_texts = [self.prompt + text for text in texts]
-        vectors = self.answer_cache.find(prompted_texts)  # `keep` adds the vectors that are not cached
+        cache = self.answer_cache
+        vectors = cache.find(prompted_texts)  # `keep` adds the vectors that are not cached
         unanswered = [text for text in prompted_texts if text not in vectors and text not in self.refused]
-        refused_before = self.answer_cache.refusals(
-            unanswered
-        )  # reasons from earlier sessions, keyed by text
+        refused_before = cache.refusals(unanswered)  # reasons from earlier sessions, keyed by text
         needed = set(unanswered) - set(refused_before)
         to_send: list[list[str]] = []
         # The batches are formed from all texts, including cached texts; see `batches`.
@@ -250,21 +249,19 @@ class EndpointEncoder(TextEncoderBase):
             session.before_sending()
             session.before_sending = None
         # Answers that an earlier session has not checked are not used before a check.
-        if session.requests_since_check >= CHECKED_EVERY and self.answer_cache.unchecked_among(
-            prompted_texts
-        ):
+        if session.requests_since_check >= CHECKED_EVERY and cache.unchecked_among(prompted_texts):
             self.require_same_model()
 
         def keep(answered: Mapping[str, NDArray[np.float32]]) -> None:
             """Cache the vectors that the server returned for a request, keyed by text, until a check."""
             self._require_dimension(answered)
-            self.answer_cache.keep(answered)
+            cache.keep(answered)
             vectors.update(answered)
 
         def without_vector(text: str, reason: str) -> None:
             """Cache the server's reason for giving no vector for a text."""
             self.refused[text] = reason
-            self.answer_cache.keep_refusal(text, reason)
+            cache.keep_refusal(text, reason)
 
         sender = Sender(self.client, self.count_by_server, self.server.counts_tokens, keep, without_vector)
         # Texts refused in an earlier session are sent once more, each alone, because the server may have been
