@@ -5,6 +5,7 @@ import shutil
 from html import unescape
 from pathlib import Path
 
+import gradio as gr
 import polars as pl
 import pytest
 
@@ -17,6 +18,7 @@ from stickytoken.detection.run import next_steps
 from stickytoken.errors import RunError
 from stickytoken.methods.profile.estimates import EFFECTS_FILE
 from stickytoken.repairs.records import last_verified
+from stickytoken.reports import facts
 from stickytoken.reports.content import read_content
 from stickytoken.unit_vectors import exact_unit_vectors
 from web_app import context_of, event_of, started
@@ -198,6 +200,25 @@ def test_cells_are_rounded_and_visible_and_read_with_equally_many_digits(changed
         assert (values["erased"], shown_values["erased"]) == (0.43, "43%")
         assert (values["documents"], shown_values["documents"]) == (None, "–")
     assert offered["choices"][0] == (rf"\u202e<b> (id {ids[0]})", ids[0])
+
+
+def values_after_click(startup, cells):
+    click = gr.SelectData(None, {"index": [5, 0], "value": "x", "row_value": cells})
+    return web_app.values_after(startup, "select", {"Run": "run"}, click)
+
+
+def test_a_click_on_a_row_shows_the_card_of_its_token(startup, content):
+    token_id, token = content.tokens.select("token_id", "token").row(5)
+    cells = [token_id if column.title == "id" else "x" for column in facts.columns(content)]
+    values = values_after_click(startup, cells)
+    assert values["explore-token"] == token_id
+    assert token in unescape(values["explore-card"])
+
+
+def test_a_row_that_cannot_be_selected_shows_the_error_in_place_of_a_card(startup, content):
+    values = values_after_click(startup, ["x" for _ in facts.columns(content)])
+    assert values["explore-token"] is None
+    assert says(values["explore-card"], "no token", "id")
 
 
 def test_a_token_that_the_run_did_not_examine_has_no_card(startup):

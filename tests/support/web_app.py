@@ -48,15 +48,39 @@ def _events(startup):
     return list(make_app(startup).fns.values())
 
 
-def event_of(startup, trigger, *labels):
-    """What the page of an app does when a trigger is used, given values of the fields with these labels."""
-    (url,) = [
-        event.fn
+def _find_event(startup, trigger, labels):
+    (event,) = [
+        event
         for event in _events(startup)
         if tuple(field.label for field in event.inputs) == labels
         and trigger in [name for _, name in event.targets]
     ]
-    return url
+    return event
+
+
+def event_of(startup, trigger, *labels):
+    """What the page of an app does when a trigger is used, given values of the fields with these labels."""
+    return _find_event(startup, trigger, labels).fn
+
+
+def values_after(startup, trigger, inputs, event_data):
+    """What the fields with an id show after an event and those that the page sends after it.
+
+    ``inputs`` has the values of the event's inputs, keyed by label. ``event_data`` is passed after them.
+    """
+    event = _find_event(startup, trigger, tuple(inputs))
+    value_of = {field: inputs[field.label] for field in event.inputs}
+    more = [event_data]
+    while event is not None:
+        outputs = event.fn(*(value_of[field] for field in event.inputs), *more)
+        for field, output in zip(event.outputs, outputs, strict=True):
+            if not isinstance(output, dict):
+                value_of[field] = output
+            elif "value" in output:  # an update without a value leaves the value as it is
+                value_of[field] = output["value"]
+        more = []
+        event = next((later for later in _events(startup) if later.trigger_after == event._id), None)
+    return {field.elem_id: value for field, value in value_of.items() if field.elem_id}
 
 
 def started(context):

@@ -85,5 +85,5 @@ class ColumnCleaner:
             return None, ""
         text, note = clean_text(self.cleaner, value, f"column {column!r}, row {index + 1:,} of the batch")
         if note and len(self.columns) > 1:
-            note = f"{column}: {note}"  # one note has what was found in all columns of a row
+            note = f"{column}: {note}"  # the column is named, because a row has one note for all columns
         return text, note

@@ -77,7 +77,7 @@ class GuardedModel(SentenceTransformer):
         modalities = self.modalities
         cleaned_inputs = []
         for value in inputs:
-            is_path = False  # to an image, a recording or a video, which a string may also be
+            is_path = False  # whether the value is the path of an image, a recording or a video
             if isinstance(value, str):
                 is_path = infer_modality(value, supported_modalities=modalities) != "text"
             cleaned_inputs.append(value if is_path else self._clean_input(value))
@@ -88,11 +88,12 @@ class GuardedModel(SentenceTransformer):
         self.unguarded.save(path, *args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The class is created at run time, so pickle cannot find it by name. It calls `_make_empty` with the
-        # plain class, and then sets the attributes.
+        # The class is created at run time, so pickle cannot find it by name. Instead, pickle calls
+        # `_make_empty` with the plain class, and then sets the attributes.
         return _make_empty, (_find_class_without_guard(type(self)),), vars(self).copy()
 
     def _clean_input(self, value: Any) -> Any:
+        """Return an input of the model with all of its texts cleaned."""
         if isinstance(value, dict):  # a message
             cleaned_message = dict(value)
             for key in _TEXT_KEYS:
@@ -111,6 +112,7 @@ class GuardedModel(SentenceTransformer):
 
 
 def _copy_as(model_class: type[Model], model: SentenceTransformer) -> Model:
+    """Return an instance of a class with the attributes of a model, whose modules it shares."""
     copied = model_class.__new__(model_class)
     for name, value in vars(model).items():
         # Dictionaries, such as that of the modules, are copied, so that replacing a module in one model does

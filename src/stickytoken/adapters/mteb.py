@@ -61,8 +61,9 @@ class WithCopies:
     def describe(self, edited: str) -> Any:
         """Return MTEB's description of the model with copies in the texts that ``edited`` names."""
         description = self.model.mteb_model_meta
-        # MTEB makes the name of a folder from these values. Brackets stay, to be read there. The hash keeps
-        # tokens apart whose names are equal: `<a>` and `|a|`, or, on some file systems, `A` and `a`.
+        # MTEB makes the name of a folder from these values. Brackets are not quoted, so that people can read
+        # them. The hash distinguishes tokens whose folders would have the same name: `<a>` and `|a|`, or, on
+        # some file systems, `A` and `a`.
         experiment = {
             "copied": quote(self.token, safe="[]<>|")[:_NAMED],
             "copies": self.copies,
@@ -101,6 +102,7 @@ class WithCopies:
         return self.model.similarity_pairwise(embeddings1, embeddings2)
 
     def _write_copies(self, inputs: DataLoader[Any]) -> DataLoader[Any]:
+        """Return a loader of the same documents with copies in their texts."""
         from torch.utils.data import DataLoader
 
         copies = [self.token] * self.copies
@@ -164,7 +166,8 @@ class WithCopiesInAnswers:
         """
         answers = self._find_answers(queries["id"][:], top_ranked, options)
         most_answers = max(map(len, answers.values()), default=0)
-        # Copies may move every answer down. With as many documents more, `top_k` others are still known.
+        # Copies may move every answer out of the first results. With as many further documents, there are
+        # still `top_k` documents that are no answers.
         scores = self._search(
             self._with_copies.model, self._corpus, queries, top_k + most_answers, top_ranked, options
         )
@@ -184,11 +187,11 @@ class WithCopiesInAnswers:
     def _search(
         self, model: Any, corpus: Any, queries: Any, top_k: int, top_ranked: Any, options: Mapping[str, Any]
     ) -> dict[str, dict[str, float]]:
+        """Return the scores of the best documents, keyed by query id and then by document id."""
         from mteb.models import SearchEncoderWrapper
 
         search = SearchEncoderWrapper(model)
         search.index(corpus, **self._index_options)
-        # Keyed by query id, then by document id.
         scores: dict[str, dict[str, float]] = search.search(
             queries, top_k=top_k, top_ranked=top_ranked, **options
         )
@@ -197,7 +200,7 @@ class WithCopiesInAnswers:
     def _find_answers(
         self, queries: list[str], top_ranked: Mapping[str, list[str]] | None, options: Mapping[str, Any]
     ) -> dict[str, list[str]]:
-        """Return the ids of the relevant documents of each query, of those that are ranked at all."""
+        """Return the ids of the relevant documents of each query that are ranked for it, keyed by query."""
         name = options["task_metadata"].name
         if self.task.metadata.name != name or not self.task.data_loaded:
             raise InputError(f"the relevant documents of {name} are not known: pass this very object as task")

@@ -179,6 +179,7 @@ class Cleaner:
 
     @classmethod
     def _from_document(cls, document: object, name: str, unsafe_fixes: bool) -> Cleaner:
+        """Make a cleaner of the JSON values of a rules file, which errors call ``name``."""
         if not isinstance(document, Mapping) or document.get("format") != _FORMAT:
             raise InputError(f"{name} is not a rules file: {_WRITE_RULES}")
         for entry, expected_type in _TYPE_OF_ENTRY.items():
@@ -210,7 +211,7 @@ class Cleaner:
         }
 
     def save(self, path: str | Path) -> None:
-        """Write the rules as a JSON file. Whether fixes are unsafe is not part of it: whoever cleans decides.
+        """Write the rules as a JSON file, without ``unsafe_fixes``, on which whoever reads the file decides.
 
         Raises:
             RunError: The file cannot be written.
@@ -270,6 +271,7 @@ _MOST_ROUNDS = 8
 
 
 def _remove_findings(text: str, spans: list[Span], finder: SpanFinder, fixes: set[Fix]) -> Cleaned:
+    """Return a text without the findings that one of the fixes removes; ``spans`` are its findings."""
     draft = _Draft(text)
     for _ in range(_MOST_ROUNDS):
         removable = [span for span in spans if span.fix in fixes]
@@ -308,12 +310,16 @@ class _Draft:
         self.text = text
         self.removals: list[Removal] = []
         self._original = text
-        # Where each part that is left starts in ``text``, and how much further back it is in the original.
+        # Where each part that is left starts in ``text``, and what to add to its offsets in ``text`` to get
+        # those in the original.
         self._part_starts = [0]
         self._part_shifts = [0]
 
     def remove(self, spans: Sequence[Span]) -> None:
-        """``spans`` are in order and do not overlap."""
+        """Remove spans of the current text, and record them with their offsets in the original.
+
+        ``spans`` are in order and do not overlap.
+        """
         removed_to = 0
         for span in spans:
             # The first copy of a repetition stays.
@@ -321,7 +327,8 @@ class _Draft:
             start, end = _extend_to_space(self.text, start, span.end)
             start = max(start, removed_to)  # the space between two findings goes with the first
             original_start = self._find_in_original(start)
-            # The character at `end` may stand behind a part that was removed before, so the last one counts.
+            # Map the last removed character, not `end`: between the two, an earlier round may have removed a
+            # part that must stay out of this removal.
             original_end = self._find_in_original(end - 1) + 1
             self.removals.append(Removal(original_start, original_end, span.kind, span.what))
             removed_to = end
@@ -333,6 +340,7 @@ class _Draft:
         return offset + self._part_shifts[part]
 
     def _keep_what_is_between_removals(self) -> None:
+        """Set ``text`` to the parts of the original between the removals, and record where they come from."""
         kept_starts = [0, *(removal.end for removal in self.removals)]
         kept_ends = [*(removal.start for removal in self.removals), len(self._original)]
         kept_parts = []
@@ -343,13 +351,13 @@ class _Draft:
             if start < end:
                 kept_parts.append(self._original[start:end])
                 self._part_starts.append(kept_length)
-                self._part_shifts.append(start - kept_length)  # to be added to its offsets in the new text
+                self._part_shifts.append(start - kept_length)
                 kept_length += end - start
         self.text = "".join(kept_parts)
 
 
 def _sort_without_nested(removals: Iterable[Removal]) -> list[Removal]:
-    """Leave out removals within another: they were made before it, and it covers them."""
+    """Return removals in order, without those inside a later removal, which covers them."""
     outermost: list[Removal] = []
     for removal in sorted(removals, key=lambda removal: (removal.start, -removal.end)):
         if not outermost or removal.end > outermost[-1].end:
@@ -364,15 +372,16 @@ _CLOSING = frozenset(".,;:!?)]}\u2026\u3001\u3002")
 def _extend_to_space(text: str, start: int, end: int) -> tuple[int, int]:
     """Extend a part that is removed to the space that came with it, and return its new start and end.
 
-    Without the part, no two spaces are left, and none before punctuation. Invisible characters attached to it
-    go as well. Line breaks and tabs stay, because they are structure.
+    After the removal, the text has no two spaces in a row there, and no space before punctuation. Invisible
+    characters attached to the part are removed too. Line breaks and tabs stay, because they are structure.
     """
     while end < len(text) and text[end] in _INVISIBLE:
         end += 1
     invisible_start = start
     while invisible_start > 0 and text[invisible_start - 1] in _INVISIBLE:
         invisible_start -= 1
-    # Those behind the part always go. Those before it stay if otherwise two words would be joined.
+    # Invisible characters behind the part always go. Those before it stay if otherwise two words would be
+    # joined.
     no_word_before = invisible_start == 0 or text[invisible_start - 1].isspace()
     no_word_after = end == len(text) or text[end].isspace()
     if no_word_before or no_word_after:
@@ -425,17 +434,17 @@ def open_cleaner(source: CleanerSource) -> Cleaner:
 
 
 def document_counts(
-    count: int, documents: int, by_cause: Mapping[SpanKind, int] | Mapping[str, int]
+    count: int, document_total: int, count_by_cause: Mapping[SpanKind, int] | Mapping[str, int]
 ) -> tuple[str, str]:
     """Return a phrase for a number of documents, and a list of the causes with the number for each cause.
 
     Example: "3 of 1,400 documents" and " (flagged token: 2, repetition: 1)"; the list is empty if no document
-    has a cause. Scans, cleaning and checks all use this wording. A document with two causes is counted under
-    both causes.
+    has a cause. A document with two causes is counted under both causes.
     """
-    noun = "document" if documents == 1 else "documents"
-    count_phrase = f"{count:,} of {documents:,} {noun}" if count else f"none of {documents:,} {noun}"
-    count_by_kind: dict[str, int] = dict(by_cause.items())  # a kind is equal to the string of its value
+    noun = "document" if document_total == 1 else "documents"
+    count_phrase = f"{count:,}" if count else "none"
+    count_phrase += f" of {document_total:,} {noun}"
+    count_by_kind: dict[str, int] = dict(count_by_cause.items())  # a kind is equal to the string of its value
     causes = [f"{kind.cause}: {count_by_kind[kind]:,}" for kind in SpanKind if count_by_kind.get(kind)]
     cause_list = f" ({', '.join(causes)})" if causes else ""
     return count_phrase, cause_list

@@ -38,15 +38,15 @@ class Document:
 
     Attributes:
         text: The text, as `_markup.view_of` returns it.
-        keys: The key of each unit. Units with equal keys are copies of each other.
-        positions: For each key, the indices of the units that have this key.
+        keys: The key (normalised form) of each unit. Units with equal keys are copies of each other.
+        positions: The indices of the units with a key, for each key.
     """
 
     def __init__(self, text: str, reader: UnitReader) -> None:
         self.text = text
         self._reader = reader
-        # One key per unit; units with the same key are copies of one word. Keys alone are read faster than
-        # units with their offsets, but not if a word consists of several units.
+        # Keys alone are read faster than units with their offsets. `reader.keys` returns None if a word
+        # consists of several units.
         keys = reader.keys(text)
         self.keys = self.units.keys if keys is None else keys
         self.positions: dict[str, list[int]] = defaultdict(list)
@@ -164,16 +164,19 @@ class Document:
 
     @cached_property
     def _is_beside_previous(self) -> list[bool]:
+        """For each unit, whether only white space separates it from the unit before.
+
+        The first entry is False, and so is an additional last entry, because no unit follows the last.
+        """
         between_units = self.separators[1:-1]  # without the text before the first and after the last unit
-        # Nothing comes before the first unit. Entry i + 1 says whether unit i is beside the next, so there is
-        # one more than there are units.
         return [False, *map(str.isspace, between_units), False]
 
     @cached_property
     def _is_single_spaced(self) -> list[bool]:
+        """For each unit, whether exactly one space, or an end of the text, is on each side of it."""
         # Most separators of a text are equal, so each distinct separator is examined only once.
         distinct = set(self.separators)
-        # The slices have the character beside the space; they are empty if there is none.
+        # The slices have the character beside the space, and are empty if there is no such character.
         ends_in_one_space = {text for text in distinct if text.endswith(" ") and not text[-2:-1].isspace()}
         begins_in_one_space = {text for text in distinct if text.startswith(" ") and not text[1:2].isspace()}
         # There is one more separator than there are units: separator i is before unit i, and separator i + 1
@@ -251,7 +254,10 @@ def find_stretches(document: Document, fewest: int) -> list[Stretch]:
 
 
 def _extend_stretch(document: Document, first: int, last: int, period: int) -> Stretch:
-    """Grow as long as the next unit equals the one a period away and is in the same field."""
+    """Return the stretch that repeats the units from ``first`` to ``last``, extended on both sides.
+
+    It is extended as long as the next unit is in the same field, and equals the unit one period away.
+    """
     keys = document.keys
     start = first
     while start > 0 and keys[start - 1] == keys[start - 1 + period] and document.joins(start):
@@ -344,7 +350,8 @@ def is_common(key: str) -> bool:
 
 
 def _find_close_groups(positions: Sequence[int], farthest: int, fewest: int) -> Iterator[Sequence[int]]:
-    start = 0  # where the group begins in `positions`; its neighbours are at most ``farthest`` apart
+    """Yield groups of at least ``fewest`` positions whose neighbours are at most ``farthest`` apart."""
+    start = 0  # where the group begins in `positions`
     for end in range(1, len(positions) + 1):
         is_end = end == len(positions) or positions[end] - positions[end - 1] > farthest
         if is_end:

@@ -61,7 +61,7 @@ def view_of(text: str) -> View:
     """Return a text as the search for copies looks at it: of the same length, with markup replaced."""
     has_markup = "<" in text or "`" in text or "~~~" in text or "@" in text
     has_address = "://" in text or "www." in text or "mailto:" in text
-    # A quick check, because most texts have neither.
+    # A quick check, because most texts have neither markup nor addresses.
     if not has_markup and not has_address:
         return View(_decode_entities(text), ())
     pieces = []
@@ -69,7 +69,7 @@ def view_of(text: str) -> View:
     viewed_to = 0
     for match in _PROTECTED.finditer(text):
         start, end = match.span()
-        # Words around a formatting tag are in one field, and those around any other markup in two.
+        # Words around a formatting tag are in one field. Words around any other markup are in two fields.
         placeholder = UNTOUCHABLE if is_formatting_tag(match[0]) else BARRIER
         pieces += [_decode_entities(text[viewed_to:start]), placeholder * (end - start)]
         protected.append((start, end))
@@ -83,11 +83,12 @@ def _decode_entities(text: str) -> str:
 
 
 def _decode_entity(entity: re.Match[str]) -> str:
+    """Return the character that an entity stands for, filled up to the length of the entity."""
     character = html.unescape(entity[0])
-    if len(character) != 1:  # not an entity of HTML, or one of several characters
+    if len(character) != 1:  # not an entity of HTML, or an entity that stands for several characters
         return entity[0]
-    # Fill up to the length of the entity, so that the offsets of the text stay the same. The filler of a
-    # letter belongs to the same word; that of another character keeps edits from covering the entity.
+    # The fillers keep the offsets of the text the same. The filler of a letter belongs to the same word. The
+    # filler of any other character keeps edits from covering the entity.
     filler = PAD if character.isalnum() else UNTOUCHABLE
     return character + filler * (len(entity[0]) - 1)
 
@@ -135,7 +136,7 @@ def is_in_row(text: str, start: int, end: int) -> bool:
     if not delimiters or line is None:
         return False
     line_start, line_end = line
-    # Just outside the line breaks of the line are the end of the line before and the start of the one after.
+    # The line before ends just before the start of this line, and the line after starts just behind its end.
     line_before = _find_line_around(text, line_start - 1, line_start - 1) if line_start > 0 else None
     line_after = _find_line_around(text, line_end + 1, line_end + 1) if line_end < len(text) else None
     neighbours = [text[first:last] for first, last in filter(None, (line_before, line_after))]
@@ -144,7 +145,7 @@ def is_in_row(text: str, start: int, end: int) -> bool:
         pattern = _DELIMITERS[delimiter]
         count = len(pattern.findall(line_text))
         is_table = any(len(pattern.findall(neighbour)) == count for neighbour in neighbours)
-        # A row of LaTeX is known by its end, also without such a neighbour.
+        # A row of LaTeX is known by its end, even if no neighbouring line has as many delimiters.
         if delimiter == "&" and _END_OF_LATEX_ROW.search(line_text):
             is_table = True
         if count >= _FEWEST_DELIMITERS and is_table:
@@ -157,12 +158,13 @@ _LONGEST_ROW = 2_000
 
 
 def _find_line_around(text: str, start: int, end: int) -> tuple[int, int] | None:
+    """Return the start and end of the line around a part of a text; None if too long for a table row."""
     break_before = text.rfind("\n", max(0, start - _LONGEST_ROW), start)
     break_after = text.find("\n", end, end + _LONGEST_ROW)
     begins_too_early = break_before < 0 and start > _LONGEST_ROW
     ends_too_late = break_after < 0 and len(text) - end > _LONGEST_ROW
     if begins_too_early or ends_too_late:
-        return None  # too long for a row of a table
+        return None
     return break_before + 1, break_after if break_after >= 0 else len(text)
 
 

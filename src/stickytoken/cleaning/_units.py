@@ -40,7 +40,7 @@ _INVISIBLE = "[\u00ad\u061c\u180e\u200b-\u200f\u2060-\u2064\ufeff]*"
 
 
 class Part(NamedTuple):
-    """A unit that is part of a word: its key, and where it starts and ends (exclusive) in the word."""
+    """A unit in a word: its key (normalised form), and its start and end (exclusive) in the word."""
 
     key: str
     start: int
@@ -48,7 +48,7 @@ class Part(NamedTuple):
 
 
 class Units(NamedTuple):
-    """The units of a text: the key of each unit, and its start and end (exclusive) in the text."""
+    """The units of a text: the key (normalised form), start and end (exclusive) of each."""
 
     keys: list[str]
     starts: list[int]
@@ -101,14 +101,16 @@ class UnitReader:
         self._key_function = key_function(normalizer)
         self._folds_case = self.key_of("A") == self.key_of("a")
         texts = [text.strip() for text in flagged]
-        # Of texts with equal keys, a dictionary keeps the last, which is the first of `texts`.
+        # Of texts with equal keys, a dictionary keeps the last. The order is reversed, so this is the first
+        # of `texts`.
         self.flagged = {self.key_of(text): text for text in reversed(texts) if self.key_of(text)}
         flagged_words = {key for key in self.flagged if key.isalnum()}
-        # Copies that are written without spaces, of a flagged word or of any other text.
-        flagged_root = match_any(flagged_words) or "(?!)"  # matches nothing if there is no flagged word
-        other_root = rf"\w{{{_SHORTEST_COPY},{_LONGEST_COPY}}}?"
-        self._glued_copies = re.compile(
-            f"{_make_copies_pattern('flagged', flagged_root)}|{_make_copies_pattern('other', other_root)}"
+        # Copies that are written without spaces: of a flagged word, or of any other text.
+        flagged_pattern = match_any(flagged_words) or "(?!)"  # matches nothing if there is no flagged word
+        other_pattern = rf"\w{{{_SHORTEST_COPY},{_LONGEST_COPY}}}?"
+        self._runs_of_copies = re.compile(
+            f"{_make_copies_pattern('flagged', flagged_pattern)}|"
+            f"{_make_copies_pattern('other', other_pattern)}"
         )
         # Flagged texts that no pattern of words matches as a whole, such as "'s".
         self._literals = [text for text in texts if text and not self._is_one_word(text)]
@@ -146,7 +148,7 @@ class UnitReader:
         words = self._choose_pattern(text).findall(text)
         if len(self._key_or_parts) > _REMEMBERED:
             self._key_or_parts = {}
-        # A variable of this call, because another thread may replace the attribute.
+        # A local variable, because another thread may replace the attribute during this call.
         key_or_parts = self._key_or_parts
         keys: list[str] = []
         for word in words:
@@ -181,44 +183,49 @@ class UnitReader:
         return self._ascii_units if text.isascii() else self._unicode_units
 
     def _divide(self, word: str) -> str | tuple[Part, ...]:
-        """Return the key of a word, or its units if it isn't one unit.
+        """Return the key (normalised form) of a word that is one unit, or else the units in it.
 
-        A word that the normaliser removes has no unit. One that contains copies without spaces consists of
-        these copies and of the text between them: "xableableableabley" -> "x", "able" (4 times) and "y".
+        A word that the normaliser removes has no unit. A word that contains copies without spaces consists of
+        these copies and of the text around them: "xableableableabley" -> "x", "able" (4 times) and "y".
         """
         key = self.key_of(word)
         if not key:
             return ()
-        # Every copy but the first repeats characters. This quick check spares most words the search.
+        # Every copy after the first repeats characters. This quick check spares most words the search.
         repeated_characters = len(key) - len(set(key))
         if repeated_characters < FEWEST_GLUED - 1 or key in self.flagged:
             return key
-        rows_of_copies = [match for match in self._glued_copies.finditer(key) if self._repeats_a_word(match)]
-        positions = self._find_positions_in_word(word, key) if rows_of_copies else None
+        runs = [match for match in self._runs_of_copies.finditer(key) if self._repeats_a_word(match)]
+        positions = self._find_positions_in_word(word, key) if runs else None
         if positions is None:
             return key
         bounds = {0, len(key)}  # where the units begin and end, in the key
-        for copies in rows_of_copies:
-            one_copy = re.escape(copies["other"] or copies["flagged"])
-            bounds.update(copies.start() + copy.start() for copy in re.finditer(one_copy, copies[0]))
-            bounds.add(copies.end())
+        for run in runs:
+            repeated_text = run["other"] or run["flagged"]
+            copies = re.finditer(re.escape(repeated_text), run[0])
+            bounds.update(run.start() + copy.start() for copy in copies)
+            bounds.add(run.end())
         parts = []
         for start, end in pairwise(sorted(bounds)):
             parts.append(Part(key[start:end], positions[start], positions[end]))
         return tuple(parts)
 
-    def _repeats_a_word(self, copies: re.Match[str]) -> bool:
-        other_text = copies["other"]
-        if other_text is None:  # copies of a flagged word
+    def _repeats_a_word(self, run: re.Match[str]) -> bool:
+        """Return whether a match of `_runs_of_copies` repeats a word, and not what repeats naturally."""
+        repeated_text = run["other"]
+        if repeated_text is None:  # the run has copies of a flagged word
             return True
         # Numbers, rows of one letter and DNA sequences repeat naturally.
-        is_one_letter = len(set(other_text)) == 1
-        is_dna = _BASES.issuperset(other_text.casefold())
-        return other_text.isalpha() and not is_one_letter and not is_dna
+        is_one_letter = len(set(repeated_text)) == 1
+        is_dna = _BASES.issuperset(repeated_text.casefold())
+        return repeated_text.isalpha() and not is_one_letter and not is_dna
 
     def _find_positions_in_word(self, word: str, key: str) -> Sequence[int] | None:
-        """The positions in the word of the characters of its key, and where the word ends."""
-        if len(key) == len(word):  # each character became one, in the same place
+        """Return the offset in a word of each character of its key, followed by the length of the word.
+
+        The result is None if the offsets are unknown.
+        """
+        if len(key) == len(word):  # each character of the word became one character of the key
             return range(len(word) + 1)
         positions = []
         normalised_by_character = ""
@@ -231,15 +238,17 @@ class UnitReader:
         return [*positions, len(word)]
 
 
-def _make_copies_pattern(first_copy: str, root: str) -> str:
-    # The group ``first_copy`` matches the pattern ``root``; what follows repeats the text that it matched.
-    return f"(?P<{first_copy}>{root})(?:{_INVISIBLE}(?P={first_copy})){{{FEWEST_GLUED - 1},}}{_INVISIBLE}"
+def _make_copies_pattern(group_name: str, copy_pattern: str) -> str:
+    """Return a pattern that matches copies without spaces. The named group has the text of the first copy."""
+    further_copies = f"(?:{_INVISIBLE}(?P={group_name})){{{FEWEST_GLUED - 1},}}"
+    return f"(?P<{group_name}>{copy_pattern}){further_copies}{_INVISIBLE}"
 
 
 def _make_literal_or_word_pattern(literals: Iterable[str], word_pattern: str) -> str:
+    """Return a pattern that matches a literal, the longest if several match, or else a word."""
     alternatives = []
-    for text in sorted(set(literals), key=len, reverse=True):  # if several match, the longest
-        # It must not be part of a longer word. No spaces set ideographs apart, so they match anywhere.
+    for text in sorted(set(literals), key=len, reverse=True):
+        # A literal must not be part of a longer word. Ideographs, which no spaces set apart, match anywhere.
         before = r"(?<!\w)" if text[0].isalnum() and ord(text[0]) < _FIRST_IDEOGRAPH else ""
         after = r"(?!\w)" if text[-1].isalnum() and ord(text[-1]) < _FIRST_IDEOGRAPH else ""
         alternatives.append(before + re.escape(text) + after)

@@ -55,8 +55,9 @@ def excerpt(text: str, ranges: Iterable[tuple[int, int]], start: int, end: int) 
 
 
 def _start_at_word(text: str, start: int, end: int) -> int:
+    """Return where the first whole word between two offsets starts; ``start`` if no space precedes one."""
     if start == 0 or text[start - 1].isspace():
-        return start  # it isn't within a word
+        return start
     for offset in range(start, end):
         if text[offset].isspace():
             return offset + 1
@@ -64,8 +65,9 @@ def _start_at_word(text: str, start: int, end: int) -> int:
 
 
 def _end_at_word(text: str, start: int, end: int) -> int:
+    """Return where the last whole word between two offsets ends; ``end`` if no space follows one."""
     if end == len(text) or text[end].isspace():
-        return end  # it isn't within a word
+        return end
     for offset in range(end - 1, start - 1, -1):
         if text[offset].isspace():
             return offset
@@ -93,7 +95,8 @@ def word_diff(text: str, removals: Sequence[Removal]) -> list[str]:
         removals: What `Cleaner.clean` removed from it.
     """
     groups = _group_by_line(removals)
-    # Where the groups end and begin, with the beginning and the end of the text around them.
+    # Where each group ends, after the beginning of the text, and where each begins, before the end of the
+    # text.
     group_ends = [0, *(group[-1].end for group in groups)]
     group_starts = [*(group[0].start for group in groups), len(text)]
     lines = []
@@ -111,7 +114,8 @@ def _group_by_line(removals: Sequence[Removal]) -> list[list[Removal]]:
     groups: list[list[Removal]] = []
     for removal in removals:
         previous = groups[-1][-1] if groups else None
-        # Each is shown with `_CONTEXT` characters on both sides. If these would touch, one line has both.
+        # Each removal is shown with `_CONTEXT` characters on both sides. If the context of two removals would
+        # touch, they share a line.
         is_close = previous is not None and removal.start - previous.end <= 2 * _CONTEXT
         if previous is not None and is_close and removal.kind is previous.kind:
             groups[-1].append(removal)
@@ -125,7 +129,7 @@ def _show_removed(text: str, removed_ranges: Sequence[tuple[int, int]], start: i
     for piece in excerpt(text, removed_ranges, start, end):
         piece_text = _BLANKS.sub(" ", piece.text)
         line += _bracket_removed(piece_text) if piece.is_marked else piece_text
-    # Two pieces may end and begin with a blank.
+    # A piece may end with a blank, and the next piece begin with one.
     return _BLANKS.sub(" ", line).strip(" ")
 
 

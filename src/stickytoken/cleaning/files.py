@@ -193,28 +193,28 @@ def clean_file(
 def clean_document(cleaner: Cleaner, document: Document) -> tuple[Cleaned, list[Cuts]]:
     """Clean the text of a document, and return the result and what to cut from each of its parts.
 
-    The parts are the texts of its columns, which make up the text. What stands between them, such as the
-    words of a template, is in no record, so it cannot be removed.
+    The parts are the texts of its columns, which make up the text of the document. What stands between them,
+    such as the words of a template, is in no record, so it cannot be removed.
     """
     cleaned = cleaner.clean(document.text)
     removals = tuple(removal for removal in cleaned.removals if _is_in_part(document, removal))
-    cuts_by_part = [_find_cuts(document, part, removals) for part in range(len(document.parts))]
+    cuts_by_part = [_find_cuts(document, index, removals) for index in range(len(document.parts))]
     return replace(cleaned, removals=removals), cuts_by_part
 
 
 def _is_in_part(document: Document, finding: Span | Removal) -> bool:
-    return any(_find_cuts(document, part, [finding]) for part in range(len(document.parts)))
+    return any(_find_cuts(document, index, [finding]) for index in range(len(document.parts)))
 
 
-def _find_cuts(document: Document, part: int, findings: Sequence[Span | Removal]) -> Cuts:
-    """Return which ranges of a part of a document lie in findings of its text, by offsets of the part.
+def _find_cuts(document: Document, part_index: int, findings: Sequence[Span | Removal]) -> Cuts:
+    """Return the ranges of a part of a document that lie in findings, by offsets in the part.
 
-    ``part`` is the index of the part. It begins at several offsets of the text if a template names its column
-    several times.
+    A part is the text of one column. Findings have offsets in the text of the document, in which a part
+    begins several times if a template names its column several times.
     """
-    part_length = len(document.parts[part])
+    part_length = len(document.parts[part_index])
     ranges = []
-    for part_start in document.starts[part]:
+    for part_start in document.starts[part_index]:
         for finding in findings:
             start = max(finding.start - part_start, 0)
             end = min(finding.end - part_start, part_length)
@@ -222,7 +222,7 @@ def _find_cuts(document: Document, part: int, findings: Sequence[Span | Removal]
                 ranges.append((start, end))
     cuts: list[tuple[int, int]] = []
     for start, end in sorted(ranges):
-        # Findings in two places of a part may overlap in it, and are joined.
+        # Where the part begins several times in the text, findings may overlap in it, so they are joined.
         if cuts and start < cuts[-1][1]:
             cuts[-1] = (cuts[-1][0], max(end, cuts[-1][1]))
         else:

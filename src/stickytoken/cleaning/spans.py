@@ -145,7 +145,7 @@ class SpanFinder:
         self._known_digests = frozenset(rules.known)  # of texts that have no finding
         allowed = frozenset(text.strip() for text in rules.allowed)
         # Special tokens are found by their texts, and all other words by their keys. Each special token in a
-        # text is a finding; copies of those that are also flagged may be sticky.
+        # text is a finding; copies of special tokens that are also flagged may be sticky.
         specials = {text.strip() for text in rules.specials} - allowed
         self._flagged_specials = specials.intersection(word.strip() for word in rules.words)
         words = [word for word in rules.words if word.strip() not in allowed | specials]
@@ -170,12 +170,13 @@ class SpanFinder:
         spans = list(self._find_specials(text, view.protected))
         if "&" in text:  # there may be entities, such as "&lt;"
             spans = _drop_overlaps([*spans, *self._find_specials_as_entities(text, view.text)])
-        # A few flagged special tokens are findings like any others; from four on, they are sticky copies.
+        # A few flagged special tokens are of the kind "special". If there are four or more, they are
+        # "flagged".
         flagged_count = sum(span.what in self._flagged_specials for span in spans)
         if flagged_count >= _copies.FEWEST_COPIES:
-            for position, span in enumerate(spans):
+            for index, span in enumerate(spans):
                 if span.what in self._flagged_specials:
-                    spans[position] = replace(span, kind=SpanKind.FLAGGED)
+                    spans[index] = replace(span, kind=SpanKind.FLAGGED)
         # Special tokens are findings of their own, so the search for words sees placeholders in their place.
         searched_pieces = []
         copied_to = 0
@@ -221,10 +222,10 @@ class SpanFinder:
             yield _make_special_span(match[0], start, end, fix)
 
     def _find_specials_as_entities(self, text: str, padded: str) -> Iterator[Span]:
-        """Find, for example, ``&lt;/s&gt;`` for ``</s>``, which no fix removes.
+        """Yield the special tokens that are written with entities, such as ``&lt;/s&gt;`` for ``</s>``.
 
-        ``padded`` is as long as ``text``: fillers follow each decoded entity, and replace markup that must
-        stay.
+        No fix removes such a token. ``padded`` is the text with decoded entities. It is as long as ``text``,
+        because fillers follow each decoded entity, and replace markup that must stay.
         """
         if self._special_pattern is None:
             return
@@ -236,12 +237,16 @@ class SpanFinder:
         for match in self._special_pattern.finditer(decoded):
             start, end = offsets[match.start()], offsets[match.end()]
             written = text[start:end]
-            # What isn't written with entities is found elsewhere, and a match across fillers isn't one.
+            # A special token without entities is found by `_find_specials`. A match that contains markup,
+            # which fillers replace, is no special token.
             if written != match[0] and html.unescape(written) == match[0]:
                 yield _make_special_span(match[0], start, end, Fix.NONE)
 
     def _find_flagged_in_markup(self, text: str, start: int, end: int) -> Iterator[Span]:
-        # The text from start to end is one tag, address or code, from which no fix removes anything.
+        """Yield the runs of flagged words in the tag, address or code from ``start`` to ``end``.
+
+        No fix removes anything from markup.
+        """
         markup = _copies.Document(text[start:end], self._reader)
         for run in _copies.find_flagged_runs(markup, self._flagged):
             word = self._flagged[markup.keys[run.start]]
@@ -260,7 +265,8 @@ class SpanFinder:
         has_flagged_word = not self._flagged.keys().isdisjoint(document.positions)
         if not has_repeated_word and not has_flagged_word:
             return
-        # Copies of flagged words: ranges of units in a row, and the indices of the other units.
+        # Copies of flagged words: those in a row (as ranges of unit indices), and those scattered over the
+        # text.
         runs = _copies.find_flagged_runs(document, self._flagged)
         scattered = _copies.find_scattered_copies(document, self._flagged)
         repetitions = []
@@ -300,11 +306,12 @@ class SpanFinder:
         gaps = [document.gap(index) for index in chain[1:]]  # before each unit but the first
         start = units.starts[chain.start]
         end = units.ends[chain.stop - 1]
-        # What may be data is left: values in a list, a table or a line of their own, or part of another word.
+        # Copies that may be data stay: values in a list, in a table or on a line of their own, or part of
+        # another word.
         is_in_list = any("," in gap for gap in gaps) and _markup.is_in_brackets(document.text, start)
         is_data = is_in_list or _markup.is_in_row(document.text, start, end)
         if not is_run:
-            fills_cell = document.is_alone(chain.start)  # of a table, or a line
+            fills_cell = document.is_alone(chain.start)  # in a cell of a table, or on a line
             is_data = is_data or fills_cell or document.is_attached(chain)
         has_markup = any(_markup.UNTOUCHABLE in gap for gap in gaps)
         has_entity = any(document.has_entity(index) for index in chain)
@@ -341,7 +348,7 @@ class SpanFinder:
         is_compound = is_hyphenated and len(gaps) < _MOST_IN_COMPOUND * stretch.period
         # The stretch with the punctuation before its first copy, if the second copy has some too.
         second_copy_gap = gaps[stretch.period - 1]
-        start = document.units.starts[stretch.first] - len(_read_marks(second_copy_gap).after)
+        start = document.units.starts[stretch.first] - len(_read_marks(second_copy_gap).of_second)
         end = document.units.ends[stretch.end - 1]
         in_table = _markup.is_in_row(document.text, start, end)
         return not (is_compound or in_table or _markup.is_in_brackets(document.text, start))
@@ -364,23 +371,26 @@ finder_of = lru_cache(maxsize=32)(SpanFinder)
 class _Marks:
     """Punctuation between two copies."""
 
-    before: str  # attached to the first copy
-    after: str  # attached to the second copy
-    apart: str  # set apart by spaces
+    of_first: str  # attached to the first copy
+    of_second: str  # attached to the second copy
+    apart: str  # attached to neither, but set apart by spaces
 
 
 @lru_cache(maxsize=4096)
 def _read_marks(gap: str) -> _Marks:
-    """Of "able, (able", the comma is attached to the first copy, and the bracket to the second."""
+    """Divide the punctuation between two copies: attached to the first, to the second, or to neither.
+
+    In ``able, (able``, the comma is attached to the first copy, and the bracket to the second.
+    """
     spaced_gap = "".join(" " if _is_blank(character) else character for character in gap)
     marks = spaced_gap.split()
     if not marks:
         return _Marks("", "", "")
     is_attached_to_first = not spaced_gap[0].isspace()
-    before = marks.pop(0) if is_attached_to_first else ""
+    of_first = marks.pop(0) if is_attached_to_first else ""
     is_attached_to_second = not spaced_gap[-1].isspace()
-    after = marks.pop() if marks and is_attached_to_second else ""
-    return _Marks(before, after, " ".join(marks))
+    of_second = marks.pop() if marks and is_attached_to_second else ""
+    return _Marks(of_first, of_second, apart=" ".join(marks))
 
 
 def _is_blank(character: str) -> bool:
@@ -398,18 +408,19 @@ class _Piece:
 
 
 def _divide_chain(document: _copies.Document, chain: range, gaps: Sequence[str]) -> list[_Piece]:
-    """Divide successive copies at punctuation that belongs to the document.
+    """Divide successive copies at punctuation that belongs to the document, and return the pieces.
 
-    Punctuation came with the copies if it stands between all of them, and if there are enough of them.
+    Punctuation does not belong to the document, but came with the copies, if it stands between all of them
+    and there are at least four copies.
 
-    ``chain`` has the indices of the copies, ``gaps`` the text between each two of them.
+    ``chain`` has the indices of the copies, and ``gaps`` the text between each two neighbouring copies.
     """
     units = document.units
     marks = [_read_marks(gap) for gap in gaps]
-    has_marks = [bool(mark.before or mark.after or mark.apart) for mark in marks]
+    has_marks = [bool(mark.of_first or mark.of_second or mark.apart) for mark in marks]
     if len(chain) >= _copies.FEWEST_COPIES and all(has_marks):
         are_equal = len(set(marks)) == 1
-        all_follow_a_copy = all(mark.before and not mark.after and not mark.apart for mark in marks)
+        all_follow_a_copy = all(mark.of_first and not mark.of_second and not mark.apart for mark in marks)
         if (are_equal or all_follow_a_copy) and _markup.SPECIAL not in "".join(gaps):
             start, end = _extend_to_outer_marks(document, chain, marks)
             return [_Piece(chain.start, chain.stop - 1, start, end)]
@@ -435,13 +446,14 @@ def _extend_to_outer_marks(
     start = document.units.starts[chain.start]
     end = document.units.ends[chain.stop - 1]
     first_mark = marks[0]
-    if first_mark.after and text.endswith(first_mark.after, 0, start):
-        start -= len(first_mark.after)
-    for mark_after_copy in sorted({mark.before for mark in marks}, key=len, reverse=True):
+    if first_mark.of_second and text.endswith(first_mark.of_second, 0, start):
+        start -= len(first_mark.of_second)
+    for mark_after_copy in sorted({mark.of_first for mark in marks}, key=len, reverse=True):
         if mark_after_copy and text.startswith(mark_after_copy, end):
             return start, end + len(mark_after_copy)
-    # A mark between spaces goes too, but not if a word follows at once, as in "able - able -5".
-    if not first_mark.before and not first_mark.after:
+    # A mark between spaces after the last copy belongs to the copies too, but not if a word follows the mark
+    # at once, as in "able - able -5".
+    if not first_mark.of_first and not first_mark.of_second:
         mark_apart = f" {first_mark.apart}"
         end_with_mark = end + len(mark_apart)
         next_character = text[end_with_mark : end_with_mark + 1]  # empty at the end of the text
@@ -463,7 +475,7 @@ def _make_repetition_span(text: str, document: _copies.Document, stretch: _copie
     period = stretch.period  # number of units in a copy
     whole_copies = (stretch.end - stretch.first) // period  # the last copy may be incomplete
     gaps = [document.gap(index) for index in range(stretch.first + 1, stretch.end)]
-    # A gap and the one that is a period later stand at the same place of two copies.
+    # Compare each gap with the gap one period later, which stands between the same words of the next copy.
     is_regular = all(
         _read_marks(gap) == _read_marks(next_gap) for gap, next_gap in zip(gaps, gaps[period:], strict=False)
     )
@@ -471,13 +483,13 @@ def _make_repetition_span(text: str, document: _copies.Document, stretch: _copie
     start = units.starts[stretch.first]
     first_end = units.ends[stretch.first + period - 1]
     end = units.ends[stretch.first + whole_copies * period - 1]
-    # The punctuation around a copy goes with it.
-    if marks.before and document.text.startswith(marks.before, end):
-        first_end += len(marks.before)
-        end += len(marks.before)
-    if marks.after and document.text.endswith(marks.after, 0, start):
-        start -= len(marks.after)
-    elif marks.after:  # the first copy lacks what the others have before them
+    # The punctuation that is attached to every copy belongs to the span.
+    if marks.of_first and document.text.startswith(marks.of_first, end):
+        first_end += len(marks.of_first)
+        end += len(marks.of_first)
+    if marks.of_second and document.text.endswith(marks.of_second, 0, start):
+        start -= len(marks.of_second)
+    elif marks.of_second:  # the first copy lacks the punctuation that stands before all other copies
         is_regular = False
     is_untouchable = any(_markup.UNTOUCHABLE in gap or _markup.SPECIAL in gap for gap in gaps)
     has_entity = any(document.has_entity(index) for index in range(stretch.first, stretch.end))
@@ -488,11 +500,12 @@ def _make_repetition_span(text: str, document: _copies.Document, stretch: _copie
 
 
 def _cuts_clusters(text: str, start: int, end: int) -> bool:
-    """A grapheme cluster is, for example, a letter with its accent."""
+    """Return whether the start or the end is within a grapheme cluster, such as a letter with its accent."""
     return _markup.cuts_cluster(text, start) or _markup.cuts_cluster(text, end)
 
 
 def _drop_overlaps(spans: Sequence[Span]) -> list[Span]:
+    """Return the spans in order, without those that overlap a span of higher precedence."""
     disjoint: list[Span] = []
     # `SpanKind` lists the kinds by precedence, the highest first.
     precedence = {kind: rank for rank, kind in enumerate(SpanKind)}

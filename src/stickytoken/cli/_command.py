@@ -91,6 +91,7 @@ def command(*, settings: Sequence[str] = ()) -> Callable[[_Command], _Command]:
 
 
 def _find_option_groups(hints: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the dataclasses in the type hints of a function, keyed by the name of the parameter."""
     groups: dict[str, Any] = {}
     for name, hint in hints.items():
         # A group is a dataclass: the type hint or, if a function makes the group, the metadata of the
@@ -102,6 +103,7 @@ def _find_option_groups(hints: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _name_options(group: Any) -> dict[str, str]:
+    """Return the name of the option for each field of a dataclass, keyed by field."""
     option_by_field: dict[str, str] = {}
     for field, value_type in command_line_types(group).items():
         own_names = [item.name for item in value_type.metadata if isinstance(item, OptionName)]
@@ -150,13 +152,13 @@ def _parameter(
 ) -> inspect.Parameter:
     """Return the keyword parameter that Typer turns into an argument or option.
 
-    Its annotation is the type of the value with a `typer.Argument` or `typer.Option`, which gets the help
-    text and the limits of the value. It comes from the metadata of the type, or else from `FIELD_OPTIONS`. An
-    option that is in neither is a setting.
+    Its annotation is the type of the value with a `typer.Argument` or `typer.Option`, to which this function
+    adds the help text and the limits of the value. The `typer.Option` comes from the metadata of the type, or
+    else from `FIELD_OPTIONS`. If neither has one, the option is a setting.
     """
     own_options = [item for item in value_type.metadata if isinstance(item, ParameterInfo)]
     shared_option = own_options[0] if own_options else FIELD_OPTIONS.get(name, setting())
-    option = copy(shared_option)  # other commands have it, too
+    option = copy(shared_option)  # a copy, because other commands have the same option
     option.help = option.help or description
     option.hidden = option.hidden or is_setting
     if value_type.minimum is not None:
@@ -198,7 +200,7 @@ class PanelledCommand(TyperCommand):
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        """Make the command, name the kind of each option's value, and move hidden options to ``settings``.
+        """Make the command, set the metavar of each option, and move hidden options to ``settings``.
 
         The arguments are those of `TyperCommand`.
         """
@@ -206,7 +208,7 @@ class PanelledCommand(TyperCommand):
         self.settings: dict[str, TyperOption] = {}
         for param in [param for param in self.params if isinstance(param, TyperOption)]:
             if param.metavar is None:
-                param.metavar = _name_kind_in_help(param)
+                param.metavar = _choose_metavar(param)
             if param.hidden:
                 name = _long_name(param)
                 self.params.remove(param)
@@ -274,17 +276,16 @@ class PanelledCommand(TyperCommand):
         return None if instead is None else f"there is no option --{name}: {instead}"
 
 
-def _name_kind_in_help(param: TyperOption) -> str | None:
+def _choose_metavar(param: TyperOption) -> str | None:
+    """Return the metavar of an option, or None for Typer's own; flags have none, ``""``."""
     kind = param.type_descriptor
     if param.is_flag:
         return ""
-    if kind.is_ranged:  # Typer would call it a range, and shows its limits beside it
+    if kind.is_ranged:  # Typer would call the number a range, although it shows the limits beside the metavar
         return f"<{kind.ranged_type_name}>"
     # Typer would say list[str], but each of the texts is passed with an option of its own.
     is_list_of_texts = kind.is_list and not kind.is_path
-    if is_list_of_texts:
-        return "<str>"
-    return None  # the name that Typer gives it
+    return "<str>" if is_list_of_texts else None
 
 
 def _long_name(param: Any) -> str:
@@ -322,7 +323,7 @@ def _apply_settings(ctx: typer.Context, value: list[str] | None) -> None:
         if option.multiple:
             values.setdefault(option.name, []).append(text)
         else:
-            values[option.name] = text  # the last one counts
+            values[option.name] = text  # of several assignments to a setting, the last counts
     ctx.default_map = {**(ctx.default_map or {}), **values}  # --set takes precedence over files
 
 
@@ -410,7 +411,11 @@ def _read_toml(file: Path) -> dict[str, Any]:
 
 
 def _apply_files(ctx: typer.Context, value: Path | None) -> None:
-    """The callback of --config: ``value`` is its file, whose entries take precedence over pyproject.toml."""
+    """Store the entries of pyproject.toml and of a settings file as defaults in the context.
+
+    This function is the callback of --config. ``value`` is the file that was passed with --config, whose
+    entries take precedence over those of pyproject.toml.
+    """
     values: dict[str, Any] = {}
     if not ctx.resilient_parsing:  # not for shell completion, which must not fail because of a file
         project = project_table(Path.cwd())
@@ -426,7 +431,8 @@ def _apply_files(ctx: typer.Context, value: Path | None) -> None:
 def _select_entries_for_command(
     ctx: Any, table: dict[str, Any], file: Path, *, is_project_file: bool
 ) -> dict[str, Any]:
-    values: dict[str, Any] = {}  # keyed by parameter name
+    """Return the entries of a settings file that apply to the current command, keyed by parameter name."""
+    values: dict[str, Any] = {}
     command = str(ctx.info_name)
     subtables = {name: entry for name, entry in table.items() if isinstance(entry, dict)}
     # Entries outside all subtables apply to every command or, in pyproject.toml, to a single one.
@@ -454,7 +460,7 @@ def _check_entries(ctx: Any, entries: Mapping[str, Any], file: Path, place: str)
     Raises:
         InputError: There is no option or setting of this name, or its value is invalid.
     """
-    # All options but the two that only make sense on the command line.
+    # All options except --set and --config, which only make sense on the command line.
     own_params = [param for param in ctx.command.params if param.name not in ("set_", "config")]
     options: dict[str, Any] = {
         _long_name(param): param for param in own_params if isinstance(param, TyperOption)

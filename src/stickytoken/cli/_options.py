@@ -83,12 +83,14 @@ FIELD_OPTIONS = {
     "template": texts_option(),
 }
 
+# An argument or option whose value has the type in brackets. `TextsOption[Path]`, for example, is one path,
+# and --help shows the option in the panel `TEXTS`.
 _T = TypeVar("_T")
 Argument: TypeAlias = Annotated[_T, typer.Argument()]
-Texts: TypeAlias = Annotated[_T, texts_option()]
-Method: TypeAlias = Annotated[_T, method_option()]
-Language: TypeAlias = Annotated[_T, language_option()]
-Output: TypeAlias = Annotated[_T, output_option()]
+TextsOption: TypeAlias = Annotated[_T, texts_option()]
+MethodOption: TypeAlias = Annotated[_T, method_option()]
+LanguageOption: TypeAlias = Annotated[_T, language_option()]
+OutputOption: TypeAlias = Annotated[_T, output_option()]
 Setting: TypeAlias = Annotated[_T, setting()]
 
 
@@ -255,8 +257,8 @@ class EngineOptions:
         return "local"
 
 
-# Options that a model on this machine does not have. Those of `EndpointOptions` that have a value by default
-# are set in Python only.
+# Options that a model on this machine does not have. The fields of `EndpointOptions` that have a value by
+# default can be set in Python only, so they are left out.
 _OF_ENDPOINTS = tuple(field.name for field in fields(EndpointOptions) if field.default is None)
 _ENDPOINT_ONLY = ("tokenizer", "candidates", *_OF_ENDPOINTS)
 
@@ -278,12 +280,12 @@ def load_later(
     from stickytoken.loading import DeferredModel
 
     def load_now() -> stickytoken.Encoder:
-        # The library loads it while bars show progress, and `load` shows a spinner in their place.
+        # The library loads the model while progress bars are shown. `load` shows a spinner in their place.
         with console.bars_hidden():
             return load(source, loading, run, moved_to)
 
     name = _name_of_model(source, run, moved_to)
-    # This call raises the error if the command cannot do with a model that reads only texts.
+    # This call raises an error if the command needs the model itself and the model is behind an endpoint.
     is_behind_endpoint = _is_behind_endpoint(name, loading)
     return DeferredModel(load_now, reads_texts_only=is_behind_endpoint)
 
@@ -409,6 +411,7 @@ def _announce_server(encoder: EndpointEncoder) -> None:
 
 
 def _is_behind_endpoint(model: str, loading: LoadingSettings) -> bool:
+    """Return whether a model is behind an endpoint; raise an error if the command needs the model itself."""
     from stickytoken.encoders.endpoint import names_endpoint
 
     if names_endpoint(model) and not isinstance(loading, AnyModelOptions):
@@ -489,7 +492,7 @@ def cost_announced(
         loaded = encoder.loaded if isinstance(encoder, DeferredModel) else encoder
         if not isinstance(loaded, EndpointEncoder):
             return
-        loaded.confirm_answers()  # for commands that write no measurement, which would do it
+        loaded.confirm_answers()  # a measurement does this itself, but not every command makes one
         sent = loaded.spending
         if sent.requests:
             counts = f"{sent.requests:,} requests, {sent.tokens:,} tokens{_cost_phrase(sent.cost)}"
@@ -609,7 +612,7 @@ def open_source(
 
 
 def words_of_audit(folder: Path | None, run_identity: str | None) -> tuple[str, ...]:
-    """Return the texts of the tokens that are sticky in an audit; empty without a folder.
+    """Return the texts of the tokens that are sticky in the audit in a folder; empty if the folder is None.
 
     Raises:
         InputError: The audit belongs to a different run from `run_identity`.
@@ -619,7 +622,7 @@ def words_of_audit(folder: Path | None, run_identity: str | None) -> tuple[str, 
     from stickytoken.audits import open_audit
 
     audit = open_audit(folder)
-    # Without an identity, it is not known which run it has to be.
+    # If `run_identity` is None, it is not known to which run the audit must belong.
     if run_identity is not None and audit.record.run_identity != run_identity:
         raise InputError(f"the audit in {folder} is of another run, {audit.record.run}: pass one of this run")
     return audit.words
@@ -633,7 +636,7 @@ def parse_tokens(names: Sequence[str]) -> list[int | str]:
 
 
 def parse_tokens_or_files(names: Sequence[str] | None) -> list[int | str | Path] | None:
-    """Return the values of --tokens, of which those with the extension of a file are paths; None if none."""
+    """Return the values of --tokens, as paths if they have the extension of a file; None without values."""
     from stickytoken.data.rows import TABLE_SUFFIXES
 
     if not names:

@@ -73,7 +73,7 @@ def setting_verbosity(level: Verbosity) -> Iterator[None]:
     original_propagate = package.propagate
     original_root_level = root.level
     # With --verbose, the handler is on the root logger, which also gets the records of libraries. Otherwise,
-    # only those of this package are printed, and not passed on to the root.
+    # only records of this package are printed, and they are not passed on to the root logger.
     printing_logger = root if is_verbose else package
     handler = _LogLines()
     printing_logger.addHandler(handler)
@@ -110,7 +110,7 @@ def show_warnings_as_notes() -> None:
         elif current_verbosity() is Verbosity.VERBOSE:
             inform(f"{category.__name__}: {message}")
 
-    # Python passes warnings of libraries on once per place, and those of this package each time.
+    # Python passes on a warning of a library once per line of code, and a warning of this package each time.
     warnings.simplefilter("default")
     warnings.simplefilter("always", StickyTokenWarning)
     warnings.showwarning = show
@@ -286,7 +286,11 @@ def ignore_interrupts() -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Ignore a repeat of the last press: keys bounce, and some tools signal both a process and its group."""
+    """Handle Ctrl-C: record it and raise KeyboardInterrupt.
+
+    A repeat within `_SAME_PRESS_SECONDS` is ignored, because keys bounce, and some tools signal both a
+    process and its group.
+    """
     pressed = time.monotonic()
     if not _received or pressed - _received[-1] >= _SAME_PRESS_SECONDS:
         _received.append(pressed)
@@ -344,7 +348,10 @@ def progress_bar(interval: float = 30) -> Iterator[ProgressCallback]:
 
 
 def raise_if_interrupted(step: Progress | None = None) -> None:
-    """Raise KeyboardInterrupt if Ctrl-C was pressed and a library caught it. Can report progress."""
+    """Raise KeyboardInterrupt if Ctrl-C was pressed and a library caught it.
+
+    The function can be passed as a progress callback, which ignores the step.
+    """
     del step
     if was_interrupted():
         raise KeyboardInterrupt
@@ -402,12 +409,9 @@ class _Clock:
         unit = "texts" if sequences == computed else step.unit
         rate = ""
         if seconds >= _SHORTEST_RATED and unit:
-            rate = _rate(computed / seconds, unit)
+            per_second = computed / seconds
+            rate = f"{per_second:,.{0 if per_second >= 10 else 1}f} {unit}/s"
         return _Pace(seconds, rate, duration(seconds * (step.total - step.done) / computed))
-
-
-def _rate(per_second: float, unit: str) -> str:
-    return f"{per_second:,.0f} {unit}/s" if per_second >= 10 else f"{per_second:,.1f} {unit}/s"
 
 
 class _ProgressBars:
@@ -446,7 +450,7 @@ class _ProgressLines:
     def report(self, step: Progress) -> None:
         """Print a line if the stage has ended, or if the last line of the stage is long enough ago.
 
-        A note of the step is always printed, in place of such a line.
+        If the step has a note, the note is printed in place of the line.
         """
         raise_if_interrupted()
         pace = self._clock.pace(step)

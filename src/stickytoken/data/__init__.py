@@ -161,9 +161,9 @@ def load_sentences(
     is_named = isinstance(source, (str, Path))  # otherwise it is the sentences themselves, or None
     is_bundled = source is None or (is_named and str(source) == "bundled")
     has_columns = is_named and not is_bundled
-    user_chose_columns = columns.text != Columns()
+    user_chose_columns = columns.text_columns != Columns()
     if user_chose_columns and not has_columns:
-        chosen = " ".join(columns.text.as_options())
+        chosen = " ".join(columns.text_columns.as_options())
         raise InputError(
             f"a column is chosen ({chosen}), but only files and Hub datasets have columns: leave it out, "
             "or pass a file of sentences (--sentences)"
@@ -193,7 +193,7 @@ def _read_sentences(sources: Iterable[str | Path], columns: NamedColumns, name: 
     texts: list[str | None] = []  # None for a record without readable text
     skipped: list[Skipped] = []
     meter = Meter()
-    user_named_columns = bool(columns.text.names)
+    user_named_columns = bool(columns.text_columns.names)
     for source in sources:
         # In a table of sentence pairs, all first sentences come before the second ones.
         first_texts: list[str | None] = []
@@ -215,7 +215,7 @@ def _read_sentences(sources: Iterable[str | Path], columns: NamedColumns, name: 
         records = counted(len(skipped), "record")
         message = f"{name}: left out {records} without readable text, the first of them {first_problem}"
         warnings.warn(message, StickyTokenWarning, stacklevel=3)  # at the call of `load_sentences`
-    return replace(collect_sentences(texts, name), reading=meter.summary(), columns=columns.text)
+    return replace(collect_sentences(texts, name), reading=meter.summary(), columns=columns.text_columns)
 
 
 def _is_missing(value: object) -> bool:

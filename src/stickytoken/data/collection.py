@@ -100,7 +100,7 @@ def join_collection(texts: Sequence[str], source: str, most_documents: int) -> C
     """
     documents: list[str] = []
     queries: list[str] = []
-    # The query and the document that are being made; an empty query means that none is begun.
+    # The query and the document that are being made. An empty query means that neither has been begun.
     query = document = ""
     for text in texts:
         if len(documents) == most_documents:
@@ -125,6 +125,7 @@ def join_collection(texts: Sequence[str], source: str, most_documents: int) -> C
 
 
 def _split_at_last_space(text: str, length: int) -> tuple[str, str]:
+    """Return the beginning of a text, of whole words with at most ``length`` characters, and the rest."""
     if len(text) <= length:
         return text.strip(), ""
     end = text.rfind(" ", 0, length + 1)

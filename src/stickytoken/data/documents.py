@@ -91,13 +91,13 @@ class Documents:
         name: What messages call them.
         read: Function that yields the records in order and updates the meter. If the source is a stream, the
             function can be called only once.
-        key: A key that stands for them, such as their path. The key does not depend on the content of
-            the documents.
+        identity: What a stored scan recognises the collection by, such as its path. It does not depend on
+            the content of the documents.
     """
 
     name: str
     read: Callable[[Meter], Iterator[Record]]
-    key: str
+    identity: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,17 +119,18 @@ class NamedColumns:
     sentence_pairs: bool = False
 
     @property
-    def text(self) -> Columns:
+    def text_columns(self) -> Columns:
         """The columns with the text, and how a record's text is made of them."""
         return columns_of(self.column)
 
     @property
     def all_names(self) -> tuple[str, ...]:
         """All columns that the user named and that must be there."""
-        others = [self.id_column]
+        further_columns = [self.id_column]
         if self.needs_source:
-            others.append(self.source_column)
-        return (*self.text.names, *(column for column in others if column is not None))
+            further_columns.append(self.source_column)
+        named_columns = [column for column in further_columns if column is not None]
+        return (*self.text_columns.names, *named_columns)
 
 
 def open_documents(source: DocumentSource, columns: NamedColumns) -> Documents:
@@ -147,7 +148,7 @@ def open_documents(source: DocumentSource, columns: NamedColumns) -> Documents:
         if not isinstance(column, str):
             raise InputError(f"{column!r} is not the name of a column: pass a string")
     is_file = isinstance(source, (str, Path)) and source != STDIN and not str(source).startswith(HUB)
-    if not is_file and columns.text.delimiter is not None:
+    if not is_file and columns.text_columns.delimiter is not None:
         raise InputError("only csv and tsv files have a delimiter: leave it out")
     if not isinstance(source, (str, Path)):
         return _open_values(source, columns)
@@ -155,7 +156,7 @@ def open_documents(source: DocumentSource, columns: NamedColumns) -> Documents:
         return Documents(
             name=STDIN_COLLECTION,
             read=lambda meter: Reader(columns, meter, STDIN_COLLECTION).read_stdin(),
-            key=STDIN,
+            identity=STDIN,
         )
     if isinstance(source, str) and source.startswith(HUB):
         hub_name = source.removeprefix(HUB)
@@ -163,7 +164,7 @@ def open_documents(source: DocumentSource, columns: NamedColumns) -> Documents:
         return Documents(
             name=source,
             read=lambda meter: Reader(columns, meter, repository).read_hub(hub_name),
-            key=source,
+            identity=source,
         )
     path = file_path("documents", source)
     with reading(path):
@@ -178,7 +179,7 @@ def open_documents(source: DocumentSource, columns: NamedColumns) -> Documents:
     return Documents(
         name=str(path),
         read=lambda meter: Reader(columns, meter, str(path)).read_file(path, size),
-        key=str(path.absolute()),
+        identity=str(path.absolute()),
     )
 
 
@@ -194,12 +195,12 @@ def require_format(path: Path, columns: NamedColumns) -> None:
         )
     if suffix in LINES and columns.all_names:
         raise InputError(f"{path} is a text file without columns: leave the names of columns out")
-    if suffix not in SEPARATORS and columns.text.delimiter is not None:
+    if suffix not in SEPARATORS and columns.text_columns.delimiter is not None:
         raise InputError(f"{path} is not a csv or tsv file: leave the delimiter out")
 
 
 # Methods that return the rows of a Polars, Arrow or pandas table as dictionaries, with their arguments.
-_ROWS_OF_TABLES: dict[str, dict[str, Any]] = {
+_ROW_METHODS: dict[str, dict[str, Any]] = {
     "iter_rows": {"named": True},
     "to_pylist": {},
     "to_dict": {"orient": "records"},
@@ -218,13 +219,13 @@ def _open_values(values: Iterable[Any], columns: NamedColumns) -> Documents:
     rows = values
     is_table = hasattr(values, "columns")
     if is_table:
-        for method_name, options in _ROWS_OF_TABLES.items():
+        for method_name, options in _ROW_METHODS.items():
             read_rows = getattr(values, method_name, None)
             if callable(read_rows):
                 rows = read_rows(**options)
                 break
     try:
-        iter(rows)  # only to find out whether they can be read one by one
+        iter(rows)  # only to find out whether the rows can be read one by one
     except TypeError:
         raise InputError(refusal) from None
 
@@ -234,12 +235,13 @@ def _open_values(values: Iterable[Any], columns: NamedColumns) -> Documents:
         reader = Reader(columns, meter, name)
         return reader.make_records(reader.rows_of_values(rows))
 
-    return Documents(name=name, read=read, key=name)
+    return Documents(name=name, read=read, identity=name)
 
 
 def _list_files(folder: Path) -> list[Path]:
+    """Return the files of a folder and its subfolders that may have documents, sorted by their paths."""
     corpus = folder / "corpus.jsonl"
-    # In the BEIR layout, the other files hold queries and judgements, which are no documents.
+    # In the BEIR layout, the files besides corpus.jsonl hold queries and judgements, which are no documents.
     if corpus.is_file() and (folder / "queries.jsonl").is_file():
         return [corpus]
     paths = []
@@ -287,7 +289,7 @@ def _open_folder(folder: Path, columns: NamedColumns) -> Documents:
             # The file counts as read as a whole, however much of it the reader has counted.
             meter.done = done_before + size
 
-    return Documents(name=str(folder), read=read, key=str(folder.absolute()))
+    return Documents(name=str(folder), read=read, identity=str(folder.absolute()))
 
 
 def _read_whole_file(path: Path, folder: Path, number: int) -> Record | None:
@@ -383,7 +385,7 @@ class Reader:
     text_choice: Columns = field(init=False)
 
     def __post_init__(self) -> None:
-        self.text_choice = self.columns.text
+        self.text_choice = self.columns.text_columns
 
     def read_stdin(self) -> Iterator[Record]:
         return self.make_records(self.read_stdin_rows(standard_input()))
@@ -397,7 +399,7 @@ class Reader:
             rows = json_rows(stream, self.name, self.meter, suffix=".jsonl")
             return self.with_columns_at_once(rows) if at_once else self.with_columns(rows)
         lines = iter(stream)
-        first_line = next(lines, b"")  # empty if the stream is
+        first_line = next(lines, b"")  # empty if the stream is empty
         if first_line.lstrip().startswith(b'{"'):
             raise InputError(
                 f"{self.name} contains JSON: name the column with the text, such as --column text, or save "
@@ -459,7 +461,10 @@ class Reader:
         return text_rows(stream, self.name, self.meter)
 
     def with_columns(self, rows: Iterator[Row]) -> Iterator[Row]:
-        """Yield rows, after the columns have been chosen from the first of them."""
+        """Choose the columns by the first `_ROWS_TO_CHOOSE_BY` rows, and then yield all rows.
+
+        The header of a CSV or TSV file, which is its first row, is not yielded.
+        """
         first_rows = list(islice(rows, _ROWS_TO_CHOOSE_BY))
         header: tuple[str, ...] = ()
         if first_rows and isinstance(first_rows[0].value, tuple):  # only of a CSV or TSV file
@@ -472,11 +477,11 @@ class Reader:
         yield from chain(first_rows, rows)
 
     def with_columns_at_once(self, rows: Iterator[Row]) -> Iterator[Row]:
-        """Yield each row before the next is read: who writes to standard input may wait for each answer.
+        """Yield each row before the next is read: who writes to standard input may wait for an answer.
 
-        The columns are chosen from the first object alone, which may lack one that the user named. The error
-        for a column that none of the first rows has is raised after these rows, or at the end of a shorter
-        stream.
+        The columns are chosen by the first object alone, which may lack a column that the user named. If none
+        of the first `_ROWS_TO_CHOOSE_BY` rows has this column, the error is raised after these rows, or at
+        the end of a shorter stream.
         """
         first_rows = []
         objects: list[Mapping[Any, Any]] = []
@@ -496,6 +501,7 @@ class Reader:
         yield from rows
 
     def make_records(self, rows: Iterable[Row]) -> Iterator[Record]:
+        """Yield the record of each row; see `make_record`."""
         for row in rows:
             yield self.make_record(row)
 
@@ -526,7 +532,7 @@ class Reader:
         value_of_column = {column: value_at(value, column) for column in self.text_columns}
         document_id = value_at(value, self.id_column) if self.id_column else None
         source = value_at(value, self.source_column) if self.source_column else None
-        # A nested object with a repeated key takes the place of the value that was looked up in it.
+        # If a value was looked up in a nested object that has a key twice, `value_at` returned this object.
         for value_read in (value, *value_of_column.values(), document_id, source):
             if isinstance(value_read, RepeatedKeys):
                 line = "" if row.line is None else f", line {row.line}"
@@ -534,7 +540,7 @@ class Reader:
         problem = _describe_problem(value_of_column)
         if problem:
             return Skipped(place, problem)
-        # Of several columns, some may be missing.
+        # If there are several text columns, a record may lack some of them.
         texts = {
             column: unicode_text(text) for column, text in value_of_column.items() if isinstance(text, str)
         }
@@ -556,8 +562,8 @@ class Reader:
         file = ParquetFile(path)
         columns_with_text = file.columns_with_text()
         self.choose_columns(file.first_rows(columns_with_text, _ROWS_TO_CHOOSE_BY), file.columns)
-        # The column to read for each name that is used. A nested field is read with the column that contains
-        # it, and a source column need not be there.
+        # The column of the file to read, keyed by the name that the user or this reader chose. A nested field
+        # is read with the column that contains it. The source column may be missing.
         column_of: dict[str, str] = {}
         for name in (*self.text_columns, self.id_column, self.source_column):
             column = None if name is None else column_with(name, file.columns)
@@ -576,9 +582,9 @@ class Reader:
         The columns are chosen from the first mapping. If a value is neither a text nor a mapping, its row
         contains a `Skipped`.
 
-        The place of a row is also the id of its document, unless the row has an id column. The place of a
-        text is its 0-based index, with which the caller finds the text in the list. A mapping is a row of a
-        table, so its place is "row 1", "row 2" and so on, as in a Parquet file.
+        The place of a row, by which messages refer to it, is also the id of its document, unless the row has
+        an id column. The place of a text is its 0-based index, with which the caller finds the text in the
+        list. A mapping is a row of a table, so its place is "row 1", "row 2" and so on, as in a Parquet file.
         """
         for index, value in enumerate(values):
             self.meter.done += 1
@@ -616,15 +622,14 @@ class Reader:
                 raise InputError(f"{self.name} has no column {name!r}: it has {listed}")
 
     def _set_columns(self, objects: Sequence[Mapping[Any, Any]], header: Sequence[str]) -> None:
-        """Set the columns as `choose_columns` does, although one that the user named may be missing."""
+        """Set the columns as `choose_columns` does, without checking that the named columns are present."""
         present = _collect_columns(objects, header)
-        # The columns with strings. If there are no rows yet, any column of the header may have them.
         textual = {str(key) for values in objects for key, value in values.items() if isinstance(value, str)}
-        textual = textual or set(header)
+        textual = textual or set(header)  # without rows, any column of the header may have strings
         usual_ids = [name for name in ID_NAMES if name in present]
         self.id_column = self.columns.id_column or next(iter(usual_ids), None)
         self.source_column = self.columns.source_column
-        if self.source_column is None and len(present) > 1:  # an only column has the text
+        if self.source_column is None and len(present) > 1:  # a single column is the text
             usual_sources = [name for name in _SOURCE_NAMES if name in present]
             free_sources = [name for name in usual_sources if name not in self.text_choice.names]
             self.source_column = next(iter(free_sources), None)
@@ -637,15 +642,16 @@ class Reader:
             self.text_columns = ("title", "text")
         elif objects or textual.intersection(_TEXT_NAMES):
             self.text_columns = (self._find_text_column(objects, present, textual),)
-        # Otherwise there are no rows and so no texts: a header without a usual name is no error.
+        # Otherwise there are no rows. A header without a usual name is no error then: `text_columns` stays
+        # empty.
         for column in self.text_columns:
             if column not in self.meter.columns:
                 self.meter.columns.append(column)
-        self.seen_columns = set()  # those of an earlier file don't count
+        self.seen_columns = set()  # forget the columns of an earlier file
         self._note_unread(objects)
 
     def _note_unread(self, objects: Iterable[Mapping[Any, Any]]) -> None:
-        """A summary names the columns that contain text and are not read."""
+        """Add columns that contain text and are not read to the meter, whose summary names them."""
         used_or_noted = {*self.text_columns, self.id_column, self.source_column, *self.meter.unread}
         for values in objects:
             self.seen_columns.update(values)
@@ -687,7 +693,10 @@ def _collect_columns(objects: Iterable[Mapping[Any, Any]], header: Sequence[str]
 
 
 def column_with(name: str, present: Sequence[str]) -> str | None:
-    """Return the column that is called so or contains this nested field; None if there is none."""
+    """Return the column with this name, or the column that contains the nested field with this name.
+
+    For ``metadata.summary``, this may be the column ``metadata``. The result is None if neither is present.
+    """
     column = name
     while column not in present:  # of "a.b.c", try "a.b", then "a"
         column, dot, _ = column.rpartition(".")
@@ -697,11 +706,12 @@ def column_with(name: str, present: Sequence[str]) -> str | None:
 
 
 def _describe_problem(value_of_column: Mapping[str, Any]) -> str:
+    """Return why a record has no text, by the values of its text columns; empty if it has one."""
     for column, value in value_of_column.items():
         if value is not None and not isinstance(value, str):
             return f"column {column!r} is {_describe_type(value)}"
     if any(value is not None for value in value_of_column.values()):
-        return ""  # no problem: at least one of the text columns has a text
+        return ""
     if len(value_of_column) == 1:
         return f"column {next(iter(value_of_column))!r} is missing"
     return f"columns {' and '.join(value_of_column)} are missing"

@@ -147,6 +147,7 @@ class _PairTask(Task):
 
 
 def _find_indices(distinct: Sequence[str], names: Sequence[str]) -> NDArray[np.intp]:
+    """Return the index in ``distinct`` of each name, shape (names,)."""
     index_of = {name: index for index, name in enumerate(distinct)}
     return np.array([index_of[name] for name in names], dtype=np.intp)
 
@@ -154,9 +155,12 @@ def _find_indices(distinct: Sequence[str], names: Sequence[str]) -> NDArray[np.i
 def _take_sample(
     gold: NDArray[Any], predictions: NDArray[Any], sample: Sample
 ) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the gold values, shape (units,), and the predictions, shape (C, units), of a bootstrap sample.
+
+    The same units are taken for each of the C conditions.
+    """
     if sample is None:
         return gold, predictions
-    # Shapes (units,) and (C, units): the same units are drawn for each of the C conditions.
     return gold[sample], predictions[:, sample]
 
 
@@ -320,8 +324,12 @@ def macro_f1(gold: NDArray[np.intp], predicted: NDArray[np.intp], label_count: i
 def _count_predictions(
     gold: NDArray[np.intp], predicted: NDArray[np.intp], label_count: int
 ) -> NDArray[np.float64]:
-    """Shapes: gold (texts,), predicted (C, texts), counts (C, predicted labels, gold labels)."""
-    # Each of the C x label_count x label_count cells has a number, by which it is counted.
+    """Return how often each label is predicted for each gold label, shape (C, predicted labels, gold labels).
+
+    Labels are numbers; ``gold`` has the shape (texts,) and ``predicted`` the shape (C, texts).
+    """
+    # Each of the C x label_count x label_count cells of the result has a number. `bincount` counts how often
+    # each number occurs.
     prediction_numbers = np.arange(len(predicted))[:, None]  # shape (C, 1)
     cells = (prediction_numbers * label_count + predicted) * label_count + gold  # shape (C, texts)
     counts = np.bincount(cells.ravel(), minlength=len(predicted) * label_count**2)
@@ -355,14 +363,14 @@ class ClassificationTask(Task):
         return frozenset({"train", "test"} if side is Side.BOTH else {"test"})
 
     def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
-        """Predict the label of each test text."""
+        """Predict the label of each test text, and return its number, shape (texts, 1)."""
         from sklearn.linear_model import LogisticRegression
 
         train_labels = _find_indices(self._label_names, self.train_labels)
         model = LogisticRegression(max_iter=1000, random_state=seed)
         model.fit(similarity.prepared(vectors["train"]), train_labels)
         predicted = model.predict(similarity.prepared(vectors["test"]))
-        return np.asarray(predicted, np.float64)[:, None]  # shape (texts, 1)
+        return np.asarray(predicted, np.float64)[:, None]
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
         # The outcomes, shape (C, texts, 1), are the predicted labels under each of C conditions.
@@ -397,11 +405,11 @@ class CrossValidatedTask(ClassificationTask):
     layout = "classification-by-folds"
 
     def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
-        """Predict the label of each text, as a test text, from the training texts of the other folds."""
+        """Predict the label of each test text from the training texts of other folds, shape (texts, 1)."""
         from sklearn.linear_model import LogisticRegression
         from sklearn.model_selection import StratifiedKFold
 
-        # The same texts in the same order: row i of both is text i, with or without copies.
+        # Both arrays have the same texts in the same order: row i of each is text i, with or without copies.
         as_training = similarity.prepared(vectors["train"])
         as_test = similarity.prepared(vectors["test"])
         predicted = np.empty(self.units)
@@ -445,7 +453,7 @@ class PairTransferTask(ClassificationTask):
         return side.roles
 
     def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
-        """Predict the label of each test pair."""
+        """Predict the label of each test pair, and return its number, shape (pairs, 1)."""
         from sklearn.linear_model import LogisticRegression
 
         prepared = {role: similarity.prepared(role_vectors) for role, role_vectors in vectors.items()}
@@ -453,11 +461,11 @@ class PairTransferTask(ClassificationTask):
         test_features = _make_pair_features(prepared["query"], prepared["document"])
         model = LogisticRegression(max_iter=1000, random_state=seed)
         model.fit(train_features, _find_indices(self._label_names, self.train_labels))
-        return np.asarray(model.predict(test_features), np.float64)[:, None]  # shape (pairs, 1)
+        return np.asarray(model.predict(test_features), np.float64)[:, None]
 
 
 def _make_pair_features(first: Values, second: Values) -> Values:
-    # Both have the shape (pairs, D), the features (pairs, 2 D).
+    # The vectors have the shape (pairs, D), and the features the shape (pairs, 2 D).
     return np.hstack([np.abs(first - second), first * second])
 
 
@@ -499,6 +507,7 @@ class _RankingTask(Task):
         return {"query": tuple(self.queries.values()), "document": tuple(self.documents.values())}
 
     def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
+        """Rank documents for each query, and return the metrics of each ranking, shape (queries, metrics)."""
         import pytrec_eval
 
         queries = similarity.prepared(vectors["query"])
@@ -510,13 +519,13 @@ class _RankingTask(Task):
         for query_id in self.queries:
             value_of_metric = values_by_query[query_id]  # keyed by the name of the metric in trec_eval
             outcomes.append([value_of_metric[_TREC_NAMES[metric]] for metric in self.metrics])
-        return np.array(outcomes)  # shape (queries, metrics)
+        return np.array(outcomes)
 
     @abstractmethod
     def _rank(
         self, queries: Values, documents: Values, similarity: Similarity
     ) -> dict[str, dict[str, float]]:
-        """For each query id, the similarities of the ranked documents, keyed by document id."""
+        """Return the similarities of the ranked documents, keyed by query id and then by document id."""
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
         value_of_query = outcomes[:, :, self.metrics.index(metric)]  # shape (C, queries), for C conditions
@@ -543,27 +552,27 @@ class RetrievalTask(_RankingTask):
     def _rank(
         self, queries: Values, documents: Values, similarity: Similarity
     ) -> dict[str, dict[str, float]]:
-        """Return the most similar documents for each query id, with their similarities, keyed by id."""
+        """Return the similarities of the best documents, keyed by query id and then by document id."""
         document_ids = list(self.documents)
         query_ids = list(self.queries)
         index_of_document = {document_id: index for index, document_id in enumerate(document_ids)}
-        # Where a query that is also a document stands among the documents.
-        index_of_itself = {query_id: index_of_document[query_id] for query_id in self.unranked}
-        depth = min(_RANKED, len(document_ids))  # of each ranking
+        # The index of the document that a query is itself, keyed by query id.
+        own_index = {query_id: index_of_document[query_id] for query_id in self.unranked}
+        depth = min(_RANKED, len(document_ids))  # number of documents in each ranking
         ranking: dict[str, dict[str, float]] = {}
         for start in range(0, len(query_ids), _QUERIES_AT_ONCE):
             batch = query_ids[start : start + _QUERIES_AT_ONCE]
             # One row for each query of the batch, one column for each document.
             scores = similarity.of_all(queries[start : start + _QUERIES_AT_ONCE], documents)
             for row, query_id in enumerate(batch):
-                if query_id in index_of_itself:
-                    scores[row, index_of_itself[query_id]] = -np.inf
-            # The indices of the best documents of each query, shape (queries, depth). They are in any order,
-            # because pytrec_eval sorts them itself.
+                if query_id in own_index:
+                    scores[row, own_index[query_id]] = -np.inf
+            # The indices of the best documents of each query, shape (queries, depth), in any order, because
+            # pytrec_eval sorts documents itself.
             best = np.argpartition(-scores, depth - 1, axis=1)[:, :depth]
             for query_id, query_scores, indices in zip(batch, scores, best, strict=True):
-                # If all documents are ranked, the query itself is among them, as the last.
-                ranked = [index for index in indices.tolist() if index != index_of_itself.get(query_id)]
+                # If all documents are ranked, the query itself is the last of them, and is left out.
+                ranked = [index for index in indices.tolist() if index != own_index.get(query_id)]
                 ranking[query_id] = {document_ids[index]: float(query_scores[index]) for index in ranked}
         return ranking
 
@@ -585,6 +594,7 @@ class RerankingTask(_RankingTask):
     def _rank(
         self, queries: Values, documents: Values, similarity: Similarity
     ) -> dict[str, dict[str, float]]:
+        """Return the similarities of each query's candidates, keyed by query id and then by document id."""
         row_of_document = {document_id: row for row, document_id in enumerate(self.documents)}
         ranking = {}
         # The candidates are listed in the order of the queries.

@@ -96,7 +96,7 @@ def open_source(source: str | Path, columns: NamedColumns) -> Source:
     return Source(str(path), path, suffix, compressed, columns)
 
 
-# These extensions denote the same format. A .json file may contain lines or an array, and stays what it is.
+# These extensions denote the same format. A .json file may contain lines or an array, which it keeps.
 _SAME_FORMATS = {".ndjson": ".jsonl", ".json": ".jsonl", ".txt": ""}
 
 
@@ -186,14 +186,15 @@ class _Buffer:
             yield line
 
     def position(self) -> int:
-        # How many bytes of the stream have been read.
+        """Return how many bytes of the stream have been read."""
         return self._start + len(self._bytes)
 
     def take_all(self) -> bytes:
         return self.take_until(self._start + len(self._bytes))
 
     def take_until(self, end: int) -> bytes:
-        size = end - self._start  # both are positions in the whole stream
+        """Return the bytes in memory before an offset of the stream, and forget them."""
+        size = end - self._start
         taken = bytes(self._bytes[:size])
         del self._bytes[:size]
         self._start += size
@@ -221,10 +222,10 @@ def _rewrite_lines(
     """
 
     def lines_answered_at_once() -> Iterator[bytes]:
-        """Yield the lines of standard input. Before each next one, write what is left in ``buffer``."""
+        """Yield the lines of standard input. Before each next line, write what is left in ``buffer``."""
         for line in standard_input():
             yield line
-            # The reader asks for the next line, so the record of this one has been written. What is left in
+            # The reader asks for the next line, so the record of this line has been written. What is left in
             # the buffer belongs to no record: a blank or unreadable line, or a line ending.
             output.write(buffer.take_all())
             output.flush()
@@ -277,7 +278,9 @@ def _revise_record(
     source: Source,
     dialect: Dialect | None,
 ) -> bytes:
-    # A line of text, and a JSON string that is a document by itself, have no column: its name is empty.
+    """Return a record without the cuts, in the format of the source. ``raw`` is the record as it was read."""
+    # A line of text, and a JSON string that is a document by itself, have no column. Their only part gets an
+    # empty column name.
     columns = document.columns or ("",)
     cuts_by_column = {}
     new_texts = {}
@@ -290,7 +293,7 @@ def _revise_record(
     elif dialect is not None:  # a row of a CSV or TSV file
         revised = _replace_fields(raw, row, new_texts, dialect)
     else:
-        (revised,) = new_texts.values()  # a line of text is one part
+        (revised,) = new_texts.values()  # a line of text, which has one part
     return revised.encode("utf-8")
 
 
@@ -316,7 +319,7 @@ _WRITTEN_CHARACTER = re.compile(
 
 
 def _cut_strings(raw: str, cuts_by_column: Mapping[str, Cuts]) -> str:
-    """Cut strings of a JSON value where they stand, so that every other character stays as it is written."""
+    """Return a record in JSON without parts of its strings; every other character stays as it is written."""
     raw_cuts = []
     for column, cuts in cuts_by_column.items():
         start, end = _find_value(raw, after_space(raw, 0), column)
@@ -329,10 +332,10 @@ def _cut_strings(raw: str, cuts_by_column: Mapping[str, Cuts]) -> str:
 
 
 def _find_value(raw: str, position: int, column: str) -> tuple[int, int]:
-    """Return where the value of a column begins and ends (exclusive) in the JSON object at a position.
+    """Return where the value of a column begins and ends (exclusive) in JSON text.
 
-    If the column is empty, it is the value at the position itself. `value_at` has found the field, so it
-    exists.
+    The column is looked up in the object at ``position``. It exists, because `value_at` has found it. If the
+    name of the column is empty, its value is the whole JSON value at ``position``.
     """
     decoder = json.JSONDecoder()
     if not column:
@@ -360,7 +363,10 @@ def _find_value(raw: str, position: int, column: str) -> tuple[int, int]:
 
 
 def _replace_fields(raw: str, row: Row, texts: Mapping[str, str], dialect: Dialect) -> str:
-    """Return a row with new texts, keyed by column. They are quoted if they were, or if they must be."""
+    """Return a row of a CSV or TSV file with new texts, which are keyed by column.
+
+    ``raw`` is the row as it was read. A new text is quoted if the old one was, or if it must be.
+    """
     spans = _find_fields(raw, dialect)
     columns = list(row.value)
     if len(spans) != len(columns):
@@ -368,33 +374,34 @@ def _replace_fields(raw: str, row: Row, texts: Mapping[str, str], dialect: Diale
     new_fields = []
     for column, text in texts.items():
         start, end = spans[columns.index(column)]
-        written = text
+        new_field = text
         # A row with a single, empty, unquoted field would be read as an empty line, not as a record.
         is_empty_row = len(spans) == 1 and not text
         was_quoted = raw.startswith('"', start)
         if dialect.quoted and (was_quoted or is_empty_row or text.startswith('"')):
-            written = '"' + text.replace('"', '""') + '"'
+            new_field = '"' + text.replace('"', '""') + '"'
         # The reader has made "\n" of the line endings within a field.
         if "\r\n" in raw[start:end]:
-            written = written.replace("\n", "\r\n")
-        new_fields.append((start, end, written))
+            new_field = new_field.replace("\n", "\r\n")
+        new_fields.append((start, end, new_field))
     revised = raw
-    # From the end, so that the offsets of the other fields stay true.
-    for start, end, written in sorted(new_fields, reverse=True):
-        revised = revised[:start] + written + revised[end:]
+    # From the end, so that the offsets of the fields that are still to be replaced stay true.
+    for start, end, new_field in sorted(new_fields, reverse=True):
+        revised = revised[:start] + new_field + revised[end:]
     return revised
 
 
 def _find_fields(raw: str, dialect: Dialect) -> list[tuple[int, int]]:
+    """Return where each field of a row begins and ends (exclusive), with its quotation marks."""
     unquoted = f"[^{re.escape(dialect.delimiter)}]*"  # everything up to the next delimiter
     # A quoted field may contain delimiters and doubled quotation marks. Text may follow it, as in the csv
     # module.
     quoted = rf'"[^"]*(?:""[^"]*)*"{unquoted}'
-    field = re.compile(f"{quoted}|{unquoted}" if dialect.quoted else unquoted)
-    spans = []  # begin and end (exclusive) of each field, with its quotation marks
+    field_pattern = re.compile(f"{quoted}|{unquoted}" if dialect.quoted else unquoted)
+    spans = []
     position = 0
     while position <= len(raw):  # after a delimiter at the end, there is one more field, which is empty
-        match = field.match(raw, position)
+        match = field_pattern.match(raw, position)
         if match is None:  # never: the pattern also matches an empty field
             break
         spans.append(match.span())
@@ -413,7 +420,10 @@ def _rewrite_parquet(
     skip: Callable[[Skipped], None],
     set_aside: BinaryIO | None,
 ) -> None:
-    """Write the row groups one by one. The schema, its metadata and columns without edits do not change."""
+    """Write the revised rows of a Parquet file, one row group at a time.
+
+    The schema, its metadata and columns without edits do not change.
+    """
     import pyarrow as pa
     from pyarrow import ArrowException, parquet
 
@@ -441,7 +451,7 @@ def _rewrite_parquet(
                     aside_set = set(aside_rows)
                     is_kept = [row not in aside_set for row in range(table.num_rows)]
                     table = table.filter(pa.array(is_kept))
-                # The group stays one group, even if no row is left: a size of 0 would be refused.
+                # The row group stays a single one, even if it has no row left: a size of 0 would be refused.
                 writer.write_table(table, row_group_size=max(1, table.num_rows))
     except (ArrowException, OSError) as error:
         raise InputError(f"{path} cannot be written back: {one_line(error)}") from error
@@ -450,8 +460,12 @@ def _rewrite_parquet(
 def _revise_rows(
     rows: Iterable[Row], reader: Reader, revise: Revise, skip: Callable[[Skipped], None]
 ) -> tuple[dict[str, dict[int, str]], list[int]]:
-    new_texts: dict[str, dict[int, str]] = {}  # keyed by column, then by the index of the row
-    aside_rows: list[int] = []  # indices of the rows to set aside
+    """Return the new texts, keyed by column and then by row index, and the indices of the rows to set aside.
+
+    The first of ``rows`` has the index 0.
+    """
+    new_texts: dict[str, dict[int, str]] = {}
+    aside_rows: list[int] = []
     for row_index, row in enumerate(rows):
         record = reader.make_record(row)
         if isinstance(record, Skipped):
@@ -468,10 +482,11 @@ def _revise_rows(
 
 
 def _replace_texts(table: Any, name: str, text_of_row: Mapping[int, str]) -> Any:
+    """Return a pyarrow table with new texts, keyed by row index, in a column or a nested field."""
     from pyarrow import array
 
-    column = column_with(name, table.schema.names) or name  # the record was read from it, so it is there
-    # Of "metadata.summary", "summary"; empty if the column itself is meant.
+    column = column_with(name, table.schema.names) or name  # it exists, because the texts were read from it
+    # For example, "summary" of "metadata.summary"; empty if the texts are in the column itself.
     nested_name = name.removeprefix(column).removeprefix(".")
     column_index = table.schema.get_field_index(column)
     field = table.schema.field(column_index)
@@ -482,18 +497,20 @@ def _replace_texts(table: Any, name: str, text_of_row: Mapping[int, str]) -> Any
 
 
 def _replace_nested(value: Any, name: str, text: str) -> Any:
+    """Return a value with a new text in the nested field of this name; the text alone if it is empty."""
     if not name:
-        return text  # in place of the value itself
-    outer = column_with(name, list(value)) or name  # the record was read from it, so it is there
+        return text
+    outer = column_with(name, list(value)) or name  # it exists, because the old text was read from it
     inner_name = name.removeprefix(outer).removeprefix(".")
     return value | {outer: _replace_nested(value[outer], inner_name, text)}
 
 
 def _read_compressions(file: Any) -> dict[str, str] | str:
+    """Return the compressions of a pyarrow `ParquetFile` by column, as its `ParquetWriter` takes them."""
     if not file.num_row_groups:
-        return "snappy"  # the usual one, because a file without rows doesn't tell
+        return "snappy"  # the usual compression, because a file without rows names none
     first_group = file.metadata.row_group(0)
-    compressions = {}  # keyed by column, as `ParquetWriter` takes them
+    compressions = {}
     for index in range(first_group.num_columns):
         column = first_group.column(index)
         codec = column.compression.lower()

@@ -302,6 +302,7 @@ def json_rows(stream: Iterable[bytes], name: str, meter: Meter, suffix: str) -> 
 
 
 def _take_until_content(file_lines: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the lines up to and including the first that is not blank."""
     for line in file_lines:
         yield line
         if line.removeprefix(codecs.BOM_UTF8).strip():
@@ -393,7 +394,10 @@ _LONGEST_FIELD = min(sys.maxsize, 2**31 - 1)
 
 
 def _read_long_fields(reader: Iterator[list[str]]) -> Iterator[list[str]]:
-    """The csv module's limit is one for the whole process, so it is raised only while a record is read."""
+    """Yield the records of a csv reader, whose fields may have up to `_LONGEST_FIELD` characters.
+
+    The csv module has a single limit for the whole process, so it is raised only while a record is read.
+    """
     while True:
         limit = csv.field_size_limit(_LONGEST_FIELD)
         try:
@@ -409,7 +413,7 @@ def dialect_of(path: Path, suffix: str, delimiter: str | None) -> Dialect:
     """Return the dialect of a CSV or TSV file.
 
     In CSV, fields may be quoted. TSV often has no quoting, so that a quotation mark is a character like any
-    other. It is read with quoting only where the file proves it: every field that begins with a quotation
+    other. TSV is read with quoting only where the file proves it: every field that begins with a quotation
     mark is quoted correctly, and without quoting
 
     - fewer records would have as many fields as the header, or
@@ -418,50 +422,55 @@ def dialect_of(path: Path, suffix: str, delimiter: str | None) -> Dialect:
     quoted = Dialect(delimiter or SEPARATORS[suffix])
     if suffix != ".tsv":
         return quoted
-    plain = Dialect(quoted.delimiter, quoted=False)
-    plain_count = 0  # number of records if read without quoting
-    plain_damaged = 0  # number of these records that have not as many fields as the header
+    unquoted = Dialect(quoted.delimiter, quoted=False)
+    unquoted_count = 0  # number of records if read without quoting
+    unquoted_damaged = 0  # number of these records that have not as many fields as the header
     header: list[str] = []
     has_quotes = False
     has_doubled_quotes = False
-    for fields in plain.records(_read_decoded_lines(path)):
+    for fields in unquoted.records(_read_lines_to_sniff(path)):
         if not fields:  # an empty line
             continue
         header = header or fields  # the first record
-        plain_count += 1
-        plain_damaged += len(fields) != len(header)
+        unquoted_count += 1
+        unquoted_damaged += len(fields) != len(header)
         for value in fields:
             if value.startswith('"'):
                 has_quotes = True
                 if '""' in value[1:-1]:
                     has_doubled_quotes = True
     if not has_quotes:
-        return plain
-    # The same counts if read with quoting.
+        return unquoted
+    # Count the records again, now read with quoting, and the damaged ones among them.
     quoted_header: list[str] = []
     quoted_count = 0
     quoted_damaged = 0
     try:
-        strict_reader = csv.reader(_read_decoded_lines(path), delimiter=quoted.delimiter, strict=True)
+        strict_reader = csv.reader(_read_lines_to_sniff(path), delimiter=quoted.delimiter, strict=True)
         for fields in _read_long_fields(strict_reader):
             if fields:
                 quoted_header = quoted_header or fields
                 quoted_count += 1
                 quoted_damaged += len(fields) != len(quoted_header)
     except csv.Error:  # a field that begins with a quotation mark is not quoted correctly
-        return plain
-    if quoted_damaged != plain_damaged:
-        return quoted if quoted_damaged < plain_damaged else plain
-    # Both ways fit. A record that quoting makes of several lines may as well be lines with stray quotes.
-    spans_lines = quoted_count < plain_count
+        return unquoted
+    if quoted_damaged != unquoted_damaged:
+        return quoted if quoted_damaged < unquoted_damaged else unquoted
+    # Both ways of reading fit the file equally well. What is one record of several lines with quoting may as
+    # well be several records with stray quotes.
+    spans_lines = quoted_count < unquoted_count
     is_proven = has_doubled_quotes or header[0].startswith('"')
-    return quoted if is_proven and not spans_lines else plain
+    return quoted if is_proven and not spans_lines else unquoted
 
 
-def _read_decoded_lines(path: Path) -> Iterator[str]:
+def _read_lines_to_sniff(path: Path) -> Iterator[str]:
+    """Yield the lines of a file for `dialect_of`, which reads the whole file before its rows are read.
+
+    So nothing is counted, and damage is not reported here, but when the rows are read.
+    """
     with open_rows_file(path) as (stream, _):
         for line in lines(stream, str(path), Meter()):
-            text, _ = decode(line.content)  # damage is reported when the rows are read
+            text, _damage = decode(line.content)
             yield f"{text}\n"
 
 
@@ -482,8 +491,8 @@ def read_separated_rows(
             a quotation mark opens a field and is never closed.
     """
     # A record may span several lines. These lists hold the lines of the current record, and the problems
-    # found while decoding them. The records take only the lines of one record from `line_texts` before they
-    # yield it, so the lists are read and emptied after each record.
+    # found while decoding them. `Dialect.records` yields a record before it asks `line_texts` for further
+    # lines, so the lists are read and emptied after each record.
     record_lines: list[Line] = []
     record_texts: list[str] = []
     damages: list[str] = []
@@ -537,7 +546,7 @@ def read_separated_rows(
 
 
 def _is_continued_on_next_line(texts: Sequence[str], dialect: Dialect) -> bool:
-    # An empty line is a record of its own, unless a quote of the record before it is open.
+    # An empty line after the record is a second record, unless a quotation mark of the first is still open.
     records_with_next_line = list(dialect.records([*texts, "\n"]))
     return len(records_with_next_line) == 1
 
@@ -626,7 +635,7 @@ class ParquetFile:
                 for values in batch.iter_rows(named=True):
                     number += 1
                     yield Row(f"row {number}", line=None, value=values)
-                # In bytes, as all rows had the same size.
+                # The meter counts bytes, so all rows are taken to have the same size.
                 meter.done += round(size * batch.height / max(1, self.height))
         except _DAMAGED_PARQUET as error:
             raise InputError(f"{self._path} is damaged after row {number}: {one_line(error)}") from error

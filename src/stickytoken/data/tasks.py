@@ -31,7 +31,7 @@ QUERIES = "queries.jsonl"
 _QRELS = "qrels"
 _SUPPORTED = f"Supported layouts: {'; '.join(LAYOUTS)}"
 _SPLITS = ("train", "test", "dev", "validation")
-# What every row of a task that is predicted fold by fold has as its split.
+# The split that every row names in a task whose texts are predicted fold by fold.
 _ALL_FOLDS = "folds"
 
 
@@ -138,6 +138,7 @@ def _make_split_classification(table: Table) -> Task:
 
 
 def _split_rows(table: Table) -> tuple[Table, Table]:
+    """Return the training rows and the test rows of a table, by its column ``split``."""
     splits = table.labels("split")
     unknown = sorted(set(splits) - set(_SPLITS))
     if unknown:
@@ -275,7 +276,7 @@ def read_retrieval(folder: Path) -> RetrievalFiles:
     files = sorted(qrels.glob("*.tsv")) if qrels.is_dir() else []
     test_files = [path for path in files if path.stem == "test"]
     if not test_files:
-        test_files = files  # a collection with a single split may call it otherwise
+        test_files = files  # a collection with a single split may give it another name
     if len(test_files) != 1:
         names = ", ".join(path.name for path in files) or "none"
         raise InputError(f"{qrels} must contain test.tsv, or a single .tsv file: it contains {names}")
@@ -311,13 +312,14 @@ def _make_retrieval(folder: Path) -> tuple[Task, list[str]]:
 def _find_queries_in_corpus(
     queries: dict[str, str], documents: dict[str, str], relevant: dict[str, dict[str, int]]
 ) -> tuple[str, ...]:
-    """In ArguAna and Quora, queries are documents of the corpus, so each would find itself first.
+    """Return the ids of the queries that are documents of the corpus too, and so would find themselves first.
 
-    Other collections number queries and documents independently, so a document that has the id of a query
-    is another text, and may be relevant to the query. For them, no id is returned.
+    This is so in ArguAna and Quora. Other collections number queries and documents independently, so a
+    document with the id of a query is another text, and may be relevant to the query. Of such a collection,
+    no id is returned.
     """
-    candidate_ids = []  # of queries whose document with the same id isn't judged relevant
-    contained_count = 0  # how many documents contain the text of the candidate with their id
+    candidate_ids = []  # of queries that share their id with a document that isn't judged relevant
+    contained_count = 0  # number of these documents that contain the text of the query
     for query_id, query_text in queries.items():
         is_judged_relevant = relevant[query_id].get(query_id, 0) > 0
         if query_id in documents and not is_judged_relevant:
@@ -571,7 +573,7 @@ def find_task(source: str | Path) -> tuple[AnyTask, list[str]]:
 
 
 def paper_tasks() -> list[Any]:
-    """Return the MTEB task objects of Chen et al. (2025), who measure their English parts.
+    """Return the MTEB task objects of Chen et al. (2025), with only their English parts, as in the paper.
 
     Raises:
         MissingExtraError: MTEB is not installed.

@@ -88,14 +88,14 @@ def text_fields(*labels: str) -> list[gr.Textbox]:
 
 
 def show_errors(
-    handler: Callable[_Arguments, list[Any]], blank: Callable[[str], list[Any]]
+    handler: Callable[_Arguments, list[Any]], replace_outputs: Callable[[str], list[Any]]
 ) -> Callable[_Arguments, list[Any]]:
     """Return a handler that shows an error in place of the previous answer.
 
     Args:
         handler: Handler of an event.
-        blank: Function that takes an error as HTML, and returns the outputs with the error in place of an
-            answer.
+        replace_outputs: Function that takes an error as HTML, and returns the handler's outputs with the
+            error in place of an answer.
 
     Returns:
         The guarded handler. A `StickyTokenError` is shown and logged on one line; any other error is a bug
@@ -112,7 +112,7 @@ def show_errors(
         except Exception:  # noqa: BLE001 - a defect must not leave an old answer behind
             line = "The app failed; the terminal that it runs in shows where."
             _LOG.exception("a defect of the app")
-        return blank(render("error.html.j2", text=line))
+        return replace_outputs(render("error.html.j2", text=line))
 
     return guarded
 
@@ -157,21 +157,24 @@ def on_first_visit(was_visited: bool, answer: Callable[[], list[Any]], *, output
     return [is_visited, *answer()]
 
 
-def _event_options(queue: str, limit: int, trigger: str, progress: str) -> dict[str, Any]:
+def _event_options(
+    queue_name: str, concurrency_limit: int, trigger_mode: str, show_progress: str
+) -> dict[str, Any]:
+    """Return options of Gradio for events whose handlers wait in the same queue."""
     return {
         # The handlers check their inputs. Gradio's own check would answer invalid ones with a traceback.
         "preprocess": False,
         "api_visibility": "private",
-        "concurrency_id": queue,
-        "concurrency_limit": limit,
-        "trigger_mode": trigger,
-        "show_progress": progress,
+        "concurrency_id": queue_name,
+        "concurrency_limit": concurrency_limit,
+        "trigger_mode": trigger_mode,
+        "show_progress": show_progress,
     }
 
 
 # Handlers that use the model run one at a time, and a newer event replaces an event that is still waiting.
-ON_MODEL = _event_options("model", 1, "always_last", "minimal")
+MODEL_QUEUE = _event_options("model", 1, "always_last", "minimal")
 # Events whose handlers only read tables in memory.
-ON_TABLES = _event_options("tables", 4, "always_last", "hidden")
+TABLE_QUEUE = _event_options("tables", 4, "always_last", "hidden")
 # Events that wait until the model is loaded; their result is computed once for all visitors.
-ON_STARTUP = _event_options("startup", 16, "once", "minimal")
+STARTUP_QUEUE = _event_options("startup", 16, "once", "minimal")

@@ -36,44 +36,44 @@ class _Components:
     """The components of the tab.
 
     Attributes:
-        run: Field for the run to explore.
-        about: The headline of the run's report, and the rest of the report's first screen.
-        search: Input field for a text that the listed tokens must contain.
-        filters: One filter for each column in `_FILTERED`.
-        count: Message that says how many tokens match the search and the filters.
+        run_field: Field for the run to explore.
+        first_screen: The headline of the run's report, and the rest of the report's first screen.
+        search_field: Input field for a text that the listed tokens must contain.
+        filters: One field for each column in `_FILTERED`, for the values to list.
+        count_message: Message that says how many tokens match the search and the filters.
         table: Table of the matching tokens.
-        token: Field for the token whose card is shown.
+        token_field: Field for the token whose card is shown.
         card: The card of the chosen token.
     """
 
-    run: gr.Dropdown
-    about: list[gr.HTML]
-    search: gr.Textbox
+    run_field: gr.Dropdown
+    first_screen: list[gr.HTML]
+    search_field: gr.Textbox
     filters: list[gr.Dropdown]
-    count: gr.HTML
+    count_message: gr.HTML
     table: gr.Dataframe
-    token: gr.Dropdown
+    token_field: gr.Dropdown
     card: gr.HTML
 
 
 def explore_tab(startup: Startup) -> None:
     """Add the components and events of the tab that shows the tokens of a run."""
-    if startup.opened is None:
+    if startup.first_label is None:
         gr.HTML(ui.message(_NO_RUN))
         return
-    components = _add_components(startup.library, startup.opened)
+    components = _add_components(startup.library, startup.first_label)
     _add_events(startup.library, components)
 
 
 def _add_components(library: RunLibrary, label: str) -> _Components:
     """Add the components of the tab, filled with the run of the given label, and return them."""
     content = library.content(label)
-    rows = _find_tokens(content)
-    run = gr.Dropdown(library.labels, value=label, label="Run", interactive=True)
-    first_screen = _render_first_screen(content, library.report_path(label))
-    about = [gr.HTML(html, elem_id=f"explore-{name}") for name, html in first_screen.items()]
+    tokens = _find_tokens(content)
+    run_field = gr.Dropdown(library.labels, value=label, label="Run", interactive=True)
+    html_by_name = _render_first_screen(content, library.report_path(label))
+    first_screen = [gr.HTML(html, elem_id=f"explore-{name}") for name, html in html_by_name.items()]
     with gr.Row():
-        search = gr.Textbox(label="Search", info="part of a token", min_width=160)
+        search_field = gr.Textbox(label="Search", info="part of a token", min_width=160)
         filters = [
             gr.Dropdown(
                 _list_choices(content, name),
@@ -84,51 +84,69 @@ def _add_components(library: RunLibrary, label: str) -> _Components:
             )
             for name in _FILTERED
         ]
-    count = gr.HTML(_render_count(content, len(rows)), elem_id="explore-count")
+    count_message = gr.HTML(_render_count(content, len(tokens)), elem_id="explore-count")
     table = gr.Dataframe(
-        _make_table(content, rows), interactive=False, max_height=420,
+        _make_table(content, tokens), interactive=False, max_height=420,
         show_label=False, label="Tokens of the run",
         elem_id="explore-table", buttons=[],
     )  # fmt: skip
-    token = gr.Dropdown(
-        _list_token_choices(rows), value=worst_token(content), label="Token to show", interactive=True,
+    token_field = gr.Dropdown(
+        _list_token_choices(tokens), value=worst_token(content), label="Token to show", interactive=True,
         info="or click a row of the table", elem_id="explore-token",
     )  # fmt: skip
     card = gr.HTML(_render_card(content, worst_token(content)), elem_id="explore-card")
-    return _Components(run, about, search, filters, count, table, token, card)
+    return _Components(
+        run_field, first_screen, search_field, filters, count_message, table, token_field, card
+    )
 
 
 def _add_events(library: RunLibrary, components: _Components) -> None:
-    """Connect the components to their handlers. Every event also updates the card of the chosen token.
-
-    `ui.show_errors` gives each handler a fallback, such as `_replace_run` for `open_run`. If the handler
-    fails, the fallback returns values that show the error in the components of the handler.
-    """
+    """Connect the fields and the table to their handlers, so that the page follows what a visitor chooses."""
     handlers = _Handlers(library)
+    run_opened = _add_run_event(handlers, components)
+    searched = _add_search_event(handlers, components)
+    _add_click_event(handlers, components)
     show_card = ui.show_errors(handlers.show_card, lambda error: [error])
-    run = components.run
-    token = components.token
-    card = components.card
-    # A search changes these.
-    matches = [components.count, components.table, token]
-    open_run = ui.show_errors(handlers.open_run, _replace_run)
-    run_outputs = [components.search, *components.filters, *components.about, *matches]
-    run_opened = run.input(open_run, run, run_outputs, **ui.ON_TABLES)
-    run_opened.then(show_card, [run, token], card, **ui.ON_TABLES)
+    card_inputs = [components.run_field, components.token_field]
+    components.token_field.input(show_card, card_inputs, components.card, **ui.TABLE_QUEUE)
+    # Another run or another search may have changed the chosen token, whose card is shown.
+    for event in (run_opened, searched):
+        event.then(show_card, card_inputs, components.card, **ui.TABLE_QUEUE)
 
+
+def _add_run_event(handlers: _Handlers, components: _Components) -> Any:
+    """When a visitor chooses a run, show it. Return the event."""
+    open_run = ui.show_errors(handlers.open_run, _replace_run)
+    outputs = [
+        components.search_field,
+        *components.filters,
+        *components.first_screen,
+        components.count_message,
+        components.table,
+        components.token_field,
+    ]
+    return components.run_field.input(open_run, components.run_field, outputs, **ui.TABLE_QUEUE)
+
+
+def _add_search_event(handlers: _Handlers, components: _Components) -> Any:
+    """When a visitor searches or filters, list the matching tokens. Return the event."""
     search_tokens = ui.show_errors(handlers.search_tokens, _replace_matches)
     # Gradio reports pasted text as a change event but not as an input event.
-    triggers = [components.search.change, *(field.input for field in components.filters)]
-    search_inputs = [run, components.search, *components.filters]
-    searched = gr.on(triggers, search_tokens, search_inputs, matches, **ui.ON_TABLES)
-    searched.then(show_card, [run, token], card, **ui.ON_TABLES)
+    triggers = [components.search_field.change, *(field.input for field in components.filters)]
+    inputs = [components.run_field, components.search_field, *components.filters]
+    outputs = [components.count_message, components.table, components.token_field]
+    return gr.on(triggers, search_tokens, inputs, outputs, **ui.TABLE_QUEUE)
 
+
+def _add_click_event(handlers: _Handlers, components: _Components) -> None:
+    """When a visitor clicks a row of the table, choose its token and show the card.
+
+    The event sets the card itself, which shows the error if the row has no token. `show_card` would erase the
+    error, because no token is chosen then.
+    """
     select_row = ui.show_errors(handlers.select_row, _replace_selection)
-    # The card shows the error if the row cannot be selected.
-    row_selected = components.table.select(select_row, run, [token, card], **ui.ON_TABLES)
-    row_selected.then(show_card, [run, token], card, **ui.ON_TABLES)
-
-    token.input(show_card, [run, token], card, **ui.ON_TABLES)
+    outputs = [components.token_field, components.card]
+    components.table.select(select_row, components.run_field, outputs, **ui.TABLE_QUEUE)
 
 
 class _Handlers:
@@ -140,34 +158,34 @@ class _Handlers:
     def open_run(self, label: str) -> list[Any]:
         content = self._library.content(label)
         tokens = _find_tokens(content)
-        search = ""
+        searched = ""
         filters = [gr.update(choices=_list_choices(content, name), value=[]) for name in _FILTERED]
-        # The headline and the rest of the first screen, as HTML.
-        about = _render_first_screen(content, self._library.report_path(label)).values()
-        count = _render_count(content, len(tokens))
-        token_field = gr.update(choices=_list_token_choices(tokens), value=worst_token(content))
-        return [search, *filters, *about, count, _make_table(content, tokens), token_field]
+        first_screen = _render_first_screen(content, self._library.report_path(label)).values()
+        count_message = _render_count(content, len(tokens))
+        token_update = gr.update(choices=_list_token_choices(tokens), value=worst_token(content))
+        return [searched, *filters, *first_screen, count_message, _make_table(content, tokens), token_update]
 
     def search_tokens(self, label: object, text: object, *filter_values: object) -> list[Any]:
         content = self._library.content(label)
         searched = text if isinstance(text, str) else ""
         matches = _find_tokens(content, searched, filter_values)
-        token = gr.update(choices=_list_token_choices(matches))
-        # Select the first match. Without a search, keep the current token.
+        token_update = gr.update(choices=_list_token_choices(matches))
+        # Choose the first match. Without a search, keep the current token.
         if searched and len(matches):
-            token["value"] = matches["token_id"][0]
-        return [_render_count(content, len(matches)), _make_table(content, matches), token]
+            token_update["value"] = matches["token_id"][0]
+        return [_render_count(content, len(matches)), _make_table(content, matches), token_update]
 
     def select_row(self, label: object, event: gr.SelectData) -> list[Any]:
+        content = self._library.content(label)
         # Every run has a column with the title "id", but a click may come without the cells of a row.
-        titles = [column.title for column in facts.columns(self._library.content(label))]
+        titles = [column.title for column in facts.columns(content)]
         cells = event.row_value if isinstance(event.row_value, list) else []
         id_column = titles.index("id")
         has_id = id_column < len(cells) and cells[id_column] not in (None, "")
-        token = gr.update(value=check_token_id(cells[id_column])) if has_id else gr.skip()
-        # The card is an output because an error is shown in its place; see `_replace_selection`.
-        unchanged_card = gr.skip()
-        return [token, unchanged_card]
+        if not has_id:
+            return [gr.skip(), gr.skip()]  # the token and its card stay as they are
+        token_id = check_token_id(cells[id_column])
+        return [gr.update(value=token_id), _render_card(content, token_id)]
 
     def show_card(self, label: object, token_id: object) -> list[Any]:
         if token_id is None:
@@ -175,26 +193,27 @@ class _Handlers:
         return [_render_card(self._library.content(label), check_token_id(token_id))]
 
 
-# If a handler of this tab fails, one of these functions returns the values that show the error. They are
-# functions and not constants, because Gradio modifies the values that it receives.
+# If a handler of this tab fails, one of the following functions returns the values that show the error. The
+# values are no constants, because Gradio modifies the values that it receives.
 
 
 def _replace_run(error: str) -> list[Any]:
-    search = ""
+    searched = ""
     filters = [gr.update(choices=[], value=[]) for _ in _FILTERED]
     headline = error
-    about = ""
-    return [search, *filters, headline, about, *_replace_matches("")]
+    rest_of_first_screen = ""
+    return [searched, *filters, headline, rest_of_first_screen, *_replace_matches("")]
 
 
 def _replace_matches(error: str) -> list[Any]:
     no_table = gr.update(value={"headers": [], "data": []})
-    no_token = gr.update(choices=[], value=None)
-    return [error, no_table, no_token]
+    no_tokens = gr.update(choices=[], value=None)
+    return [error, no_table, no_tokens]  # the error in place of the number of matches
 
 
 def _replace_selection(error: str) -> list[Any]:
-    return [gr.update(value=None), error]
+    no_token = gr.update(value=None)
+    return [no_token, error]  # the error in place of the card
 
 
 def _render_card(content: RunContent, token_id: int) -> str:
@@ -213,13 +232,13 @@ def _render_first_screen(content: RunContent, report_path: str) -> dict[str, str
         installed = quote(str(content.run.path))
         steps = [step._replace(command=step.command.replace(installed, "RUN")) for step in steps]
     tone = tone_of(content.sticky)
-    sticky = len(content.sticky)
+    sticky_count = len(content.sticky)
     about = ui.render(
         "run.html.j2",
         tone=tone,
         cards=cards(content, content.sticky.head(FIRST_CARDS)),
-        sticky=sticky,
-        strongest=None if sticky else facts.strongest(content),
+        sticky=sticky_count,
+        strongest=None if sticky_count else facts.strongest(content),
         steps=steps,
         rule=rule_lines(content.run),
         confidence=content.confidence,
@@ -231,9 +250,9 @@ def _render_first_screen(content: RunContent, report_path: str) -> dict[str, str
     return {"headline": headline, "about": about}
 
 
-def _render_count(content: RunContent, rows: int) -> str:
-    text = f"{rows:,} {'token' if rows == 1 else 'tokens'}"
-    if rows > _TABLE_ROWS:
+def _render_count(content: RunContent, match_count: int) -> str:
+    text = f"{match_count:,} {'token' if match_count == 1 else 'tokens'}"
+    if match_count > _TABLE_ROWS:
         text += f"; the first {_TABLE_ROWS} are listed, so narrow the search"
     text += "."
     if "reason" in content.tokens.columns:
@@ -251,12 +270,13 @@ def _list_choices(content: RunContent, column: str) -> list[str]:
 
 
 def _find_tokens(content: RunContent, text: str = "", filter_values: Sequence[object] = ()) -> pl.DataFrame:
-    """Return the tokens that contain a text and pass the filters, those that are sticky first.
+    """Return the run's table of the tokens that contain a text and pass the filters, sticky tokens first.
 
-    ``filter_values`` has what the visitor chose for each of `_FILTERED`, or nothing if nothing was chosen.
+    ``filter_values`` has, for each column in `_FILTERED`, the values that the visitor chose; it is empty if
+    no column is filtered.
     """
     tokens = content.tokens
-    for column, values in zip(_FILTERED, filter_values, strict=False):  # without values, nothing is filtered
+    for column, values in zip(_FILTERED, filter_values, strict=False):
         accepted = _check_filter(column, values)
         if accepted:
             tokens = tokens.filter(pl.col(column).fill_null(_NOT_JUDGED).is_in(accepted))
@@ -277,7 +297,7 @@ def _find_tokens(content: RunContent, text: str = "", filter_values: Sequence[ob
 
 
 def _check_filter(column: str, values: object) -> list[str]:
-    if values is None:  # an empty filter
+    if values is None:  # no value is chosen
         return []
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise InputError(f"the filter {column} must be a list of strings: choose entries from its menu")
@@ -285,9 +305,10 @@ def _check_filter(column: str, values: object) -> list[str]:
 
 
 def _make_table(content: RunContent, tokens: pl.DataFrame) -> dict[str, Any]:
+    """Return the value of the `gr.Dataframe` that lists the tokens."""
     columns = facts.columns(content)
-    values = []  # by which Gradio sorts
-    texts = []  # that it shows
+    values = []  # the cells by which Gradio sorts, one list per row
+    texts = []  # the cells that Gradio shows
     for row in tokens.head(_TABLE_ROWS).to_dicts():
         values.append([_make_sort_value(row.get(column.key), column) for column in columns])
         texts.append([_format_cell(row.get(column.key), column) for column in columns])
@@ -299,6 +320,7 @@ def _make_table(content: RunContent, tokens: pl.DataFrame) -> dict[str, Any]:
 
 
 def _make_sort_value(value: Any, column: Column) -> Any:
+    """Return what Gradio sorts a cell by."""
     if isinstance(value, str):
         return visible(value)
     if value is None:

@@ -57,42 +57,47 @@ def try_tab(startup: shared.Startup, page: gr.Blocks) -> None:
     When the model has been loaded, the form is unlocked and filled in with the worked example, and the answer
     for the example is shown. The answer is computed once for all visitors.
     """
-    texts = ui.text_fields(*_SENTENCES)
+    sentence_fields = ui.text_fields(*_SENTENCES)
     with gr.Row():
-        token = gr.Textbox(label="Token", info=_NAMING, elem_id="try-token", min_width=180, interactive=False)
-        listed_token = gr.Dropdown(
+        token_field = gr.Textbox(
+            label="Token", info=_NAMING, elem_id="try-token", min_width=180, interactive=False
+        )
+        listed_token_field = gr.Dropdown(
             [], value=None, label="From the run", info=_LISTED, min_width=180, interactive=False
         )
-        placement = gr.Radio(
+        placement_field = gr.Radio(
             _PLACEMENT_CHOICES, value="suffix", label="Where the copies go", min_width=220, interactive=False
         )
         # Not a slider, because Gradio's sliders silently change a number outside their range.
-        copies = gr.Number(
+        copies_field = gr.Number(
             minimum=1, maximum=shared.COPIES, step=1, label="Copies", info=f"1 to {shared.COPIES}",
             min_width=150, interactive=False,
         )  # fmt: skip
     button = gr.Button("Show what happens", variant="primary", interactive=False)
     answer = gr.HTML(ui.message(_LOADING.format(model=visible(startup.model_name))), elem_id="try-answer")
-    inputs = [*texts, token, placement, copies]
+    inputs = [*sentence_fields, token_field, placement_field, copies_field]
     outputs = [answer, *ui.add_figure_slots(2), gr.HTML("", elem_id="try-sentences")]
 
-    def respond(anchor: object, carrier: object, name: object, where: object, count: object) -> list[Any]:
+    def respond(
+        anchor: object, carrier: object, token_name: object, placement: object, copies: object
+    ) -> list[Any]:
         context = startup.context()
-        return _answer(context, _check_question(context, anchor, carrier, name, where, count))
+        question = _check_question(context, anchor, carrier, token_name, placement, copies)
+        return _answer(context, question)
 
     answer_or_error = ui.show_errors(respond, _replace_answer)
 
     def respond_to_listed(
-        anchor: object, carrier: object, token_id: object, where: object, count: object
+        anchor: object, carrier: object, token_id: object, placement: object, copies: object
     ) -> list[Any]:
-        """Return the name of the chosen token for the field `token`, and the answer for it."""
+        """Return the name of the chosen token for `token_field`, and the answer for it."""
         if token_id is None:  # the visitor has cleared the field
             return [gr.skip()] * (1 + len(outputs))
-        name = startup.context().model.name_of(shared.check_token_id(token_id))
-        return [name, *answer_or_error(anchor, carrier, name, where, count)]
+        token_name = startup.context().model.name_of(shared.check_token_id(token_id))
+        return [token_name, *answer_or_error(anchor, carrier, token_name, placement, copies)]
 
     shared_example = ui.Once()  # computed for the first visitor
-    form = [*inputs, listed_token, button]
+    form = [*inputs, listed_token_field, button]
 
     def show_example() -> list[Any]:
         return shared_example.get(lambda: _fill_form(startup.context()))
@@ -102,31 +107,31 @@ def try_tab(startup: shared.Startup, page: gr.Blocks) -> None:
         return [*unchanged_form, *_replace_answer(error)]
 
     example_or_error = ui.show_errors(show_example, leave_locked)
-    page.load(example_or_error, None, [*form, *outputs], **ui.ON_STARTUP)
-    submits = [token.submit, *(text.submit for text in texts), copies.submit]
-    triggers = [button.click, *submits, placement.input]
-    gr.on(triggers, answer_or_error, inputs, outputs, **ui.ON_MODEL)
-    listed_inputs = [*texts, listed_token, placement, copies]
+    page.load(example_or_error, None, [*form, *outputs], **ui.STARTUP_QUEUE)
+    submits = [token_field.submit, *(field.submit for field in sentence_fields), copies_field.submit]
+    triggers = [button.click, *submits, placement_field.input]
+    gr.on(triggers, answer_or_error, inputs, outputs, **ui.MODEL_QUEUE)
+    listed_inputs = [*sentence_fields, listed_token_field, placement_field, copies_field]
     listed_answer_or_error = ui.show_errors(
         respond_to_listed, lambda error: [gr.skip(), *_replace_answer(error)]
     )
-    listed_token.input(listed_answer_or_error, listed_inputs, [token, *outputs], **ui.ON_MODEL)
+    listed_token_field.input(listed_answer_or_error, listed_inputs, [token_field, *outputs], **ui.MODEL_QUEUE)
 
 
 def _replace_answer(error: str) -> list[Any]:
-    return [error, *ui.fill_slots([None, None]), ""]
+    no_figures = [None, None]
+    return [error, *ui.fill_slots(no_figures), ""]
 
 
 def _fill_form(context: shared.AppContext) -> list[Any]:
-    """Fill in the example for a loaded model, and answer it.
+    """Return values for the components of ``form`` and ``outputs`` in `try_tab`.
 
-    Returns:
-        Values for the components of ``form`` in `try_tab`, which unlock the form and fill in the example,
-        followed by values for ``outputs``, which show the answer for the example.
+    The values of ``form`` unlock it and fill in the example; those of ``outputs`` show the answer for the
+    example.
     """
     example = shared.make_worked_example(context)
-    name = context.model.name_of(example.token_id)
-    values = (example.anchor, example.carrier, name, Placement.SUFFIX.value, example.copies)
+    token_name = context.model.name_of(example.token_id)
+    values = (example.anchor, example.carrier, token_name, Placement.SUFFIX.value, example.copies)
     try:
         outputs = _answer(context, _check_question(context, *values), example.why)
     except StickyTokenError as error:
@@ -136,10 +141,10 @@ def _fill_form(context: shared.AppContext) -> list[Any]:
         for token_id, verdict in shared.list_tokens(context.content)
     ]
     info = _LISTED if choices else "no run of this model is open"
-    fields = [gr.update(value=value, interactive=True) for value in values]
-    listed_token = gr.update(choices=choices, info=info, interactive=bool(choices))
-    button = gr.update(interactive=True)
-    return [*fields, listed_token, button, *outputs]
+    filled_fields = [gr.update(value=value, interactive=True) for value in values]
+    listed_tokens = gr.update(choices=choices, info=info, interactive=bool(choices))
+    unlocked_button = gr.update(interactive=True)
+    return [*filled_fields, listed_tokens, unlocked_button, *outputs]
 
 
 @dataclass(frozen=True)
@@ -165,16 +170,17 @@ def _check_question(
     context: shared.AppContext,
     anchor: object,
     carrier: object,
-    name: object,
+    token_name: object,
     placement: object,
     copies: object,
 ) -> _Question:
+    """Return what a visitor asks, or raise InputError with the name of the field that is wrong."""
     return _Question(
         anchor=shared.check_text("sentence A", anchor),
         carrier=shared.check_text("sentence B", carrier),
         placement=shared.check_placement(placement),
         copies=shared.check_count("the number of copies", copies, 1, shared.COPIES),
-        token=shared.named_token(context.model.vocabulary, name),
+        token=shared.named_token(context.model.vocabulary, token_name),
     )
 
 
@@ -219,7 +225,7 @@ def _answer(context: shared.AppContext, question: _Question, why: str = "") -> l
     token = question.token
     benign = context.model.choose_benign(token.id, context.run, _BENIGN)
     sentences = [question.anchor, question.carrier]
-    # The others are for the heat map.
+    # The heat map shows further sentences.
     sentences += [text for text in shared.other_sentences(context) if text not in sentences]
     with context.model.encoder() as encoder:
         trial = try_token(encoder, sentences, token, benign, question.placement, question.copies)
@@ -284,18 +290,19 @@ def try_token(
     counts = [count for count in wanted_counts if count <= copies or fits(carrier, count)]
     # Indices of the sentences in the heat map.
     fitting = [index for index, text in enumerate(tokenized) if text.words and fits(text, copies)]
-    # A path with fewer places is the beginning of a longer path, so the path for the largest number of copies
-    # serves every number.
+    # With random places, a path lists the place of each copy. The path for fewer copies is the beginning of
+    # the path for more, so the path for the largest number of copies serves every number.
     path_length = max(copies, _CURVE_COPIES[-1])
 
     def with_copies(inserted: Token, count: int, sentence: int) -> Ids:
-        """Return the ids of the sentence with this index, after copies are inserted."""
+        """Return the ids of the sentence with the index ``sentence``, after copies are inserted."""
         text = tokenized[sentence]
         if count == 0:
             return text.ids
         path: tuple[int, ...] = ()
         if placement is Placement.RANDOM:
-            # The places depend on the sentence and not on the token, so that all tokens are in the same ones.
+            # The places depend on the sentence and not on the token, so all tokens are inserted in the same
+            # places.
             generator = np.random.default_rng([_SEED, _PLACES_KEY, sentence, 0])
             path = draw_path(partial(generator.integers, endpoint=True), len(text.words), path_length)
         return copies_as_ids(inserted, text, placement, count, path)
@@ -309,11 +316,9 @@ def try_token(
         curve_inputs += [with_copies(inserted, count, sentence_b) for count in counts]
     plain_inputs = [tokenized[sentence].ids for sentence in fitting]
     heat_inputs = [all_with_copies(inserted) for inserted in (token, *benign[:1])]
-    # All inputs are encoded in one call, and their unit vectors divided again, at the ends of the parts.
-    inputs_by_part = [[anchor.ids], curve_inputs, plain_inputs, *heat_inputs]
-    units = exact_unit_vectors(encoder.encode_ids(list(chain.from_iterable(inputs_by_part))))
-    ends = np.cumsum([len(part_inputs) for part_inputs in inputs_by_part])
-    anchor_units, curve_units, plain_units, *heat_units = np.split(units, ends[:-1])
+    anchor_units, curve_units, plain_units, *heat_units = _encode_in_one_call(
+        encoder, [[anchor.ids], curve_inputs, plain_inputs, *heat_inputs]
+    )
     return Trial(
         token=token,
         placement=placement,
@@ -327,6 +332,13 @@ def try_token(
     )
 
 
+def _encode_in_one_call(encoder: IdReader, groups: Sequence[Sequence[Ids]]) -> list[Matrix]:
+    """Return the unit vectors of each group of inputs, shape (inputs, D). The model is called only once."""
+    units = exact_unit_vectors(encoder.encode_ids(list(chain.from_iterable(groups))))
+    group_ends = np.cumsum([len(inputs) for inputs in groups])
+    return np.split(units, group_ends[:-1])
+
+
 def _require_fitting(
     encoder: IdReader,
     anchor: TokenizedText,
@@ -334,6 +346,10 @@ def _require_fitting(
     copies: int,
     fits: Callable[[TokenizedText, int], bool],
 ) -> None:
+    """Raise an InputError unless the model can read sentence A, and sentence B with the copies.
+
+    ``fits`` returns whether the model can read a text with a number of copies.
+    """
     for name, text in (("sentence A", anchor), ("sentence B", carrier)):
         if not text.words:
             raise InputError(f"{name} has no tokens that {encoder.name} knows: write a text with words")
@@ -351,24 +367,24 @@ def _require_fitting(
         )
 
 
-def describe_trial(trial: Trial, token: str) -> str:
+def describe_trial(trial: Trial, token_name: str) -> str:
     """Describe how copies change the similarity of the two sentences, compared with benign tokens."""
     copies = trial.copies
     after, *benign_similarities = trial.similarities(copies)
-    change = counted(copies, f"copy of {token} changes", f"copies of {token} change")
+    change = counted(copies, f"copy of {token_name} changes", f"copies of {token_name} change")
     before = trial.similarities(0)[0]  # the same for all tokens
     text = f"{change} the similarity of the two sentences from {cosine(before, 3)} to {cosine(after, 3)}"
     if not benign_similarities:
         return f"{text}."
-    mean = cosine(float(np.mean(benign_similarities)), 3)
+    benign_mean = cosine(float(np.mean(benign_similarities)), 3)
     low = min(benign_similarities)
     high = max(benign_similarities)
     text += f"; the same number of copies of {len(benign_similarities)} matched benign"
     if len(benign_similarities) == 1:
-        return f"{text} token to {mean}."
-    place = "within" if low <= after <= high else "outside"
+        return f"{text} token to {benign_mean}."
+    where = "within" if low <= after <= high else "outside"
     return (
-        f"{text} tokens to {mean} on average ({cosine(low, 3)} to {cosine(high, 3)}): it is {place} "
+        f"{text} tokens to {benign_mean} on average ({cosine(low, 3)} to {cosine(high, 3)}): it is {where} "
         "their range."
     )
 
@@ -377,20 +393,20 @@ def describe_trial(trial: Trial, token: str) -> str:
 _TICKS = (0, 1, 2, 4, 8, 16, 32)
 
 
-def similarity_curve(trial: Trial, token: str, benign: list[str]) -> ReportFigure:
+def similarity_curve(trial: Trial, token_name: str, benign_names: list[str]) -> ReportFigure:
     """Draw the similarity of the two sentences as a function of the number of copies.
 
     Args:
         trial: The result of `try_token`.
-        token: Name of the token.
-        benign: Names of the benign tokens.
+        token_name: Name of the token.
+        benign_names: Names of the benign tokens.
     """
-    names = (token, *(f"{name} (benign)" for name in benign))
+    names = (token_name, *(f"{name} (benign)" for name in benign_names))
     return ReportFigure(
         "similarity-curve",
         "Similarity of the two sentences",
-        _draw_curve(trial, token),
-        describe_trial(trial, token),
+        _draw_curve(trial, token_name),
+        describe_trial(trial, token_name),
         "The similarity of the two sentences as copies of the token are added to sentence B; the thin line "
         "marks the number chosen. Green: the mean and the range of matched benign tokens. "
         "Copies of any token make sentences that say the same less similar; those of a token that hides "
@@ -402,7 +418,7 @@ def similarity_curve(trial: Trial, token: str, benign: list[str]) -> ReportFigur
     )
 
 
-def _draw_curve(trial: Trial, token: str) -> go.Figure:
+def _draw_curve(trial: Trial, token_name: str) -> go.Figure:
     """Draw the token's curve and the benign tokens' band."""
     counts = trial.counts
     positions = np.log2(np.array(counts) + 1.0).tolist()  # a logarithm that is defined for no copies, too
@@ -426,8 +442,8 @@ def _draw_curve(trial: Trial, token: str) -> go.Figure:
         "mode": "lines+markers",
         "line": {"color": fig.STICKY, "width": 2.5},
         "marker": {"size": sizes, "symbol": "diamond"},
-        "name": fig.label(token),
-        "hovertemplate": f"{fig.label(token)}<br>%{{customdata}} copies: %{{y:.3f}}<extra></extra>",
+        "name": fig.label(token_name),
+        "hovertemplate": f"{fig.label(token_name)}<br>%{{customdata}} copies: %{{y:.3f}}<extra></extra>",
     }
     figure.add_trace(curve)
     figure.add_vline(x=positions[counts.index(trial.copies)], line=fig.THIN_LINE)
@@ -438,23 +454,25 @@ def _draw_curve(trial: Trial, token: str) -> go.Figure:
     return figure
 
 
-def pair_heatmap(trial: Trial, token: str, benign: str = "") -> ReportFigure:
+def pair_heatmap(trial: Trial, token_name: str, benign_name: str = "") -> ReportFigure:
     """Draw a heat map of the similarities between all sentences.
 
     There is a panel without copies, one with copies of the token, and one with copies of a benign token.
 
     Args:
         trial: The result of `try_token`.
-        token: Name of the token.
-        benign: Name of the benign token; empty if there is none.
+        token_name: Name of the token.
+        benign_name: Name of the benign token; empty if there is none.
     """
     headings = ["mean similarity to the other sentences, without copies"]
-    headings += [f"with {trial.copies} × {name}" for name in (token, benign)]
+    headings += [f"with {trial.copies} × {name}" for name in (token_name, benign_name)]
     off_diagonals = [_drop_diagonal(matrix) for matrix in trial.heat]
     rows = []
     for row, (name, text) in enumerate(zip(trial.names, trial.texts, strict=True)):
-        rows.append((name, text, *_average_row(off_diagonals, row)))
-    plot = _draw_heatmap(trial, off_diagonals, token, benign)
+        # With a single sentence, which has no other sentence to be similar to, the matrices are empty.
+        averages = [float(matrix[row].mean()) if matrix.size else None for matrix in off_diagonals]
+        rows.append((name, text, *averages))
+    plot = _draw_heatmap(trial, off_diagonals, token_name, benign_name)
     # A narrow screen has no room for the colour scale, and every cell shows its number anyway.
     narrow = fig.stack_panels(plot, panels=len(trial.heat), height=350 * len(trial.heat)) | {
         "coloraxis.showscale": False
@@ -473,18 +491,14 @@ def pair_heatmap(trial: Trial, token: str, benign: str = "") -> ReportFigure:
 
 
 def _drop_diagonal(matrix: Matrix) -> Matrix:
-    # Shape (n, n - 1): each row without the similarity of a sentence to itself.
+    # The result has the shape (n, n - 1): each row without the similarity of its sentence to itself.
     size = len(matrix)
     is_other_sentence = ~np.eye(size, dtype=bool)
     return matrix[is_other_sentence].reshape(size, size - 1)
 
 
-def _average_row(off_diagonals: Sequence[Matrix], row: int) -> list[float | None]:
-    # With a single sentence, there are no others to which it could be similar: the matrices are empty.
-    return [float(matrix[row].mean()) if matrix.size else None for matrix in off_diagonals]
-
-
 def _describe_heatmap(trial: Trial, off_diagonals: Sequence[Matrix]) -> str:
+    """Describe the matrices of a trial, of which ``off_diagonals`` has the rows without the diagonal."""
     text = ""
     if len(trial.names) > 1:
         names = ("without copies", "with copies of the token", "with copies of the benign token")
@@ -496,12 +510,14 @@ def _describe_heatmap(trial: Trial, off_diagonals: Sequence[Matrix]) -> str:
     return f"{text}Mean similarity of a sentence with copies to its original: {to_originals}."
 
 
-def _draw_heatmap(trial: Trial, off_diagonals: Sequence[Matrix], token: str, benign: str) -> go.Figure:
-    """Draw a panel for each matrix, with the number in every cell."""
+def _draw_heatmap(
+    trial: Trial, off_diagonals: Sequence[Matrix], token_name: str, benign_name: str
+) -> go.Figure:
+    """Draw a panel for each matrix of the trial, with the number in every cell."""
     titles = [
         "without copies",
-        f"{trial.copies} × {fig.label(token)}",
-        f"{trial.copies} × {fig.label(benign)} (benign)",
+        f"{trial.copies} × {fig.label(token_name)}",
+        f"{trial.copies} × {fig.label(benign_name)} (benign)",
     ]
     plot = fig.new_panels(titles[: len(trial.heat)], height=410, spacing=0.03, same_scale=True)
     for panel, matrix in enumerate(trial.heat, start=1):
@@ -520,9 +536,9 @@ def _draw_heatmap(trial: Trial, off_diagonals: Sequence[Matrix], token: str, ben
     plot.update_xaxes(showgrid=False)
     plot.update_yaxes(title_text="sentence with the copies", col=1)
     # The colour scale ignores the similarity of a sentence to itself, which is always the highest.
-    others = [matrix for matrix in off_diagonals if matrix.size]  # none with a single sentence
-    low = min((float(matrix.min()) for matrix in others), default=0.0)
-    high = max((float(matrix.max()) for matrix in others), default=1.0)
+    filled = [matrix for matrix in off_diagonals if matrix.size]  # none if there is a single sentence
+    low = min((float(matrix.min()) for matrix in filled), default=0.0)
+    high = max((float(matrix.max()) for matrix in filled), default=1.0)
     color_axis = {
         "colorscale": "Cividis",
         "cmin": min(0.0, low),

@@ -24,14 +24,15 @@ def why_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
     visitor first opens the tab, it shows the answer for the example, which is computed once for all visitors.
     """
     gr.HTML(ui.lead("Why are these texts similar? Their similarity as a sum over pairs of their tokens."))
-    texts = ui.text_fields("First text", "Second text")
-    words = gr.Checkbox(value=False, label="Whole words in place of tokens")
+    text_fields = ui.text_fields("First text", "Second text")
+    words_field = gr.Checkbox(value=False, label="Whole words in place of tokens")
     button = gr.Button("Show why", variant="primary", interactive=False)
     answer = gr.HTML(
         ui.message("An example follows when the model is loaded."), elem_id="why-answer", min_height=80
     )
 
-    def example_texts() -> tuple[str, str]:
+    def make_example_texts() -> tuple[str, str]:
+        """Return the sentence of the worked example with copies of its token, and the other sentence."""
         context = startup.context()
         example = shared.make_worked_example(context)
         with context.model.encoder() as encoder:
@@ -76,7 +77,7 @@ def why_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
     shared_example = ui.Once()  # computed for the first visitor who opens the tab
 
     def answer_example(progress: gr.Progress) -> list[Any]:
-        first_text, second_text = example_texts()
+        first_text, second_text = make_example_texts()
         return shared_example.get(
             lambda: respond(first=first_text, second=second_text, words=False, progress=progress)
         )
@@ -90,22 +91,24 @@ def why_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
         return ui.on_first_visit(was_visited, lambda: example_or_error(progress), output_count=1)
 
     def unlock_form() -> list[Any]:
-        fields = [gr.update(value=text, interactive=True) for text in example_texts()]
+        fields = [gr.update(value=text, interactive=True) for text in make_example_texts()]
         unlocked_button = gr.update(interactive=True)
         unchanged_answer = gr.skip()
         return [*fields, unlocked_button, unchanged_answer]
 
     unlock_or_error = ui.show_errors(unlock_form, lambda error: [gr.skip(), gr.skip(), gr.skip(), error])
-    page.load(unlock_or_error, None, [*texts, button, answer], **ui.ON_STARTUP)
-    with_progress = ui.ON_MODEL | {"show_progress": "full", "show_progress_on": [answer]}
+    page.load(unlock_or_error, None, [*text_fields, button, answer], **ui.STARTUP_QUEUE)
+    with_progress = ui.MODEL_QUEUE | {"show_progress": "full", "show_progress_on": [answer]}
     answer_or_error = ui.show_errors(respond, lambda error: [error])
-    triggers = [button.click, *(text.submit for text in texts)]
-    gr.on(triggers, answer_or_error, [*texts, words], [answer], **with_progress)
+    triggers = [button.click, *(field.submit for field in text_fields)]
+    gr.on(triggers, answer_or_error, [*text_fields, words_field], [answer], **with_progress)
     visited = gr.State(False)
     tab.select(open_tab, [visited], [visited, answer], **with_progress)
 
 
 def _show_on(progress: gr.Progress) -> ProgressCallback:
+    """Return a callback that shows the progress of an attribution on the page."""
+
     def show(step: Progress) -> None:
         total = max(1, step.total)  # Gradio divides by it
         progress((step.done, total), desc=step.stage)

@@ -316,7 +316,7 @@ class Startup:
         self._context: Future[AppContext] = Future()
 
     @property
-    def opened(self) -> str | None:
+    def first_label(self) -> str | None:
         """The label of the run that the app shows first; None if there are no runs."""
         return next(iter(self.library.labels), None)
 
@@ -351,7 +351,8 @@ def make_tampered_model(original: Any) -> SharedModel:
 
 # Number of copies in the worked example.
 _COPIES = 8
-# Maximum number of flagged tokens in the list of the first tab, and about how many others it has.
+# Maximum number of flagged tokens in the list of the first tab, and about how many of the strongest tokens
+# that are not flagged it has.
 _LISTED = 200
 _STRONGEST = 8
 # Sentences of at most this many characters are preferred for the heat map, because a table lists them.
@@ -382,7 +383,8 @@ class Example:
 def make_worked_example(context: AppContext) -> Example:
     """Return an example: the worst token of the run, and the first two sentences of the corpus.
 
-    The packaged corpus has pairs that say the same, of which copies take away the most.
+    The first two sentences of the packaged corpus say the same, so copies can take away much of their
+    similarity.
     """
     content = context.content
     if content is None:
@@ -414,12 +416,15 @@ def worst_token(content: RunContent) -> int:
 
 
 def list_tokens(content: RunContent | None) -> list[tuple[int, str]]:
-    """Return the ids and verdicts of the tokens to choose from: flagged tokens, then the strongest others."""
+    """Return the ids and verdicts of the tokens to choose from: flagged ones, then the strongest of the rest.
+
+    The list is empty without a run.
+    """
     if content is None:
         return []
     listed = dict(content.sticky.head(_LISTED).select("token_id", "verdict").iter_rows())
-    others = dict.fromkeys(content.run.strongest(_STRONGEST)["token_id"], "not sticky")  # none is flagged
-    return list((listed | others).items())
+    not_flagged = dict.fromkeys(content.run.strongest(_STRONGEST)["token_id"], "not sticky")
+    return list((listed | not_flagged).items())
 
 
 def other_sentences(context: AppContext) -> tuple[str, ...]:
@@ -433,5 +438,5 @@ def spread(texts: list[str], count: int) -> list[str]:
     """Return `count` evenly spaced texts from a list, or all texts if there are no more than `count`."""
     if len(texts) <= count:
         return texts
-    # The middle one of each of `count` equal parts.
+    # The middle text of each of `count` equal parts of the list.
     return [texts[(2 * position + 1) * len(texts) // (2 * count)] for position in range(count)]

@@ -200,14 +200,15 @@ class RequestGuard:
             await _refuse(scope, receive, send_with_policy, refusal)
 
     def _refusal(self, scope: Scope) -> _Refusal | None:
+        """Return why a request is refused; None if the app may answer it."""
         headers = Headers(scope=scope)
-        # A browser names the site whose page sends a request, if it is another one or the request may change
-        # something.
+        # A browser names the site whose page sends a request, if it is another site or if the request may
+        # change something.
         if any(not self._is_own_origin(origin, headers) for origin in headers.getlist("origin")):
             return _Refusal(403, "this app answers its own page only")
         if scope["type"] == "websocket":
             return _Refusal(403, "this app has no websockets")
-        if scope["method"] in ("GET", "HEAD", "OPTIONS"):  # these change nothing, and have no body
+        if scope["method"] in ("GET", "HEAD", "OPTIONS"):  # such requests change nothing, and have no body
             return None
         return _refuse_body(scope["path"], headers)
 

@@ -94,25 +94,14 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         ('passed', 0)
     """
     columns = columns_of(column)
-    if columns != Columns() and documents is None:
-        raise InputError(
-            f"column is {', '.join(map(repr, columns.names))}, but no documents were passed: pass documents, "
-            "or leave column out"
-        )
-    if words is not None and documents is None:
-        raise InputError(
-            "words are looked for in documents, but none were passed: pass documents, or leave words out"
-        )
-    failing_kinds = {SpanKind.FLAGGED.value}  # always, whatever the user names
-    for kind in list_of("kinds", "fail_on_documents", fail_on_documents):
-        if kind not in list(SpanKind):
-            raise InputError(f"fail_on_documents contains {shown(kind)}: use {', '.join(SpanKind)}")
-        failing_kinds.add(SpanKind(kind).value)
+    if documents is None:
+        _require_no_document_options(columns, words)
+    failing_kinds = _read_failing_kinds(fail_on_documents)
     if fail_on is not None and fail_on not in list(FailOn):
         raise InputError(f"fail_on is {shown(fail_on)}: use {', '.join(FailOn)}")
     require_callable("progress", progress)
-    # Options that only the check of a run or a model can have; None if not passed. The exception is
-    # ``fail_on="none"``, which a check of documents alone accepts.
+    # The options that only the check of a run or a model accepts, with None for an option that was not
+    # passed. A check of documents alone accepts one value of these options, ``fail_on="none"``.
     options_for_runs = {
         "fail_on": None if fail_on == FailOn.NONE else fail_on,
         "max_tokens": max_tokens,
@@ -121,7 +110,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         "folder": folder,
     }
     max_tokens = 0 if max_tokens is None else whole_number("max_tokens", max_tokens, 0)
-    # Scans the documents, by the rules that it is given; None without documents.
+    # Function that scans the documents by the rules that are passed to it; None without documents.
     scan_documents: Callable[[Run | Cleaner | str | Path], Scan] | None = None
     if documents is not None:
         if isinstance(documents, (str, Path)):
@@ -186,6 +175,29 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
     )
 
 
+def _require_no_document_options(columns: Columns, words: Sequence[str] | None) -> None:
+    """Raise an InputError if an option for documents was passed, although no documents were."""
+    if columns != Columns():
+        raise InputError(
+            f"column is {', '.join(map(repr, columns.names))}, but no documents were passed: pass documents, "
+            "or leave column out"
+        )
+    if words is not None:
+        raise InputError(
+            "words are looked for in documents, but none were passed: pass documents, or leave words out"
+        )
+
+
+def _read_failing_kinds(fail_on_documents: Sequence[SpanKind | str]) -> set[str]:
+    """Return the kinds of findings that make a check fail: those that the user named, and always flagged."""
+    failing_kinds = {SpanKind.FLAGGED.value}
+    for kind in list_of("kinds", "fail_on_documents", fail_on_documents):
+        if kind not in list(SpanKind):
+            raise InputError(f"fail_on_documents contains {shown(kind)}: use {', '.join(SpanKind)}")
+        failing_kinds.add(SpanKind(kind).value)
+    return failing_kinds
+
+
 def _check_by_rules(
     source: Cleaner | str | Path,
     scan_documents: Callable[[Run | Cleaner | str | Path], Scan] | None,
@@ -196,8 +208,9 @@ def _check_by_rules(
 ) -> Check:
     """Check documents with the rules of a rules file or a cleaner.
 
-    ``scan_documents`` scans them with the rules; None if no documents were passed. ``options_for_runs`` has
-    the values of the options that make no sense here; None if an option was not passed.
+    ``scan_documents`` scans the documents with the rules; it is None if no documents were passed.
+    ``options_for_runs`` has the options that only the check of a run accepts, with None for an option that
+    was not passed.
 
     Raises:
         InputError: no documents were passed, or one of the options that only a run can have.
@@ -241,7 +254,7 @@ def _check_by_rules(
 
 def _list_findings(scan: Scan, failing_kinds: Collection[str]) -> list[Finding]:
     worst_first = scan_findings(scan, failing_kinds)
-    # Findings that make the check fail come first. The sort keeps the order of all others.
+    # Findings that make the check fail come first. Among them and among all others, the worst stay first.
     return sorted(worst_first, key=lambda finding: finding.level is not Level.ERROR)
 
 
@@ -318,7 +331,8 @@ def _find_gaps_of_run(run: Run, which: str) -> list[str]:
 
 
 def _count_without_verdict(run: Run) -> int:
-    if not run.method.TABLE.judges_every_token:  # then a token without a verdict is no gap
+    """Return how many tokens lack a verdict that they should have."""
+    if not run.method.TABLE.judges_every_token:
         return 0
     lacks_verdict = pl.col("verdict").is_null()
     if "copies_seen" in run.tokens.columns:
@@ -328,7 +342,8 @@ def _count_without_verdict(run: Run) -> int:
 
 
 def _collect_notes(run: Run) -> list[str]:
-    # The coverage is noted too: a check that passes says nothing of tokens whose push was not measured.
+    """Return the notes of a run, what it covered, and its settings that are not the default."""
+    # What was covered matters because a check that passes says nothing of tokens whose push was not measured.
     notes = [*run.description.notes, *run.description.coverage]
     loading = run.record.model.loading
     is_behind_endpoint = loading is not None and loading.endpoint is not None
@@ -339,7 +354,7 @@ def _collect_notes(run: Run) -> list[str]:
     for name, value in run.record.settings.items():
         default = getattr(defaults, name, value)
         if isinstance(default, tuple):
-            default = list(default)  # as the record has it
+            default = list(default)  # the record has a list in place of a tuple
         if name != "seed" and default != value:  # any seed is as good as the default one
             changed_settings.append(f"{name} {value}")
     if changed_settings:

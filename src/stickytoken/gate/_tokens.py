@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,22 +101,10 @@ def judge_tokens(
             f"{run.path} is a run of the method {run.record.method}, which does not grade tokens: use "
             "--fail-on sticky, or detect with --method profile"
         )
-    baseline_rows: dict[str, Mapping[str, Any]] = {}
+    baseline_rows = None  # the rows of the baseline, keyed by token
     if baseline is not None:
         baseline_rows = {row["token"]: row for row in baseline.tokens.iter_rows(named=True)}
-    judged = []
-    for row in run.sticky.iter_rows(named=True):
-        measures = _read_measures(row)
-        baseline_row = baseline_rows.get(row["token"])
-        baseline_measures = {} if baseline_row is None else _read_measures(baseline_row)
-        change = None
-        if baseline is not None:
-            thresholds = run.thresholds(row)
-            # The columns of the measures that make the token sticky.
-            flagging_keys = {measure.key for measure in MEASURES if measure.is_reached(row, thresholds)}
-            change = _find_change(baseline_row, measures, baseline_measures, flagging_keys)
-        is_counted = change != "known" and (grades is None or row.get("severity") in grades)
-        judged.append(_JudgedToken(row, measures, baseline_measures, change, is_counted))
+    judged = [_judge(run, row, baseline_rows, grades) for row in run.sticky.iter_rows(named=True)]
     judged.sort(key=lambda token: not token.is_counted)  # keeps the order among equals: worst first
     counted = sum(token.is_counted for token in judged)
     # A file in the repository is named by `path`, a file outside the repository by `outside`; see `Finding`.
@@ -146,19 +134,45 @@ def judge_tokens(
     return findings, counted
 
 
+def _judge(
+    run: Run,
+    row: Mapping[str, Any],
+    baseline_rows: Mapping[str, Mapping[str, Any]] | None,
+    grades: Collection[str] | None,
+) -> _JudgedToken:
+    """Compare a sticky token with the baseline, and decide whether it counts against the model.
+
+    ``row`` is the token's row in tokens.parquet. ``baseline_rows`` has the rows of the baseline, keyed by
+    token; None without a baseline. ``grades`` are the grades that count; None if every sticky token counts.
+    """
+    measures = _read_measures(row)
+    baseline_measures: dict[str, Interval[float]] = {}
+    change = None
+    if baseline_rows is not None:
+        baseline_row = baseline_rows.get(row["token"])
+        if baseline_row is not None:
+            baseline_measures = _read_measures(baseline_row)
+        thresholds = run.thresholds(row)
+        # The columns of the measures that make the token sticky.
+        flagging_keys = {measure.key for measure in MEASURES if measure.is_reached(row, thresholds)}
+        change = _find_change(baseline_row, measures, baseline_measures, flagging_keys)
+    is_counted = change != "known" and (grades is None or row.get("severity") in grades)
+    return _JudgedToken(row, measures, baseline_measures, change, is_counted)
+
+
 def _find_change(
     baseline_row: Mapping[str, Any] | None,
     measures: dict[str, Interval[float]],
     baseline_measures: dict[str, Interval[float]],
     flagging_keys: set[str],
 ) -> str:
-    """Return how a sticky token has changed since the baseline.
+    """Return how a sticky token has changed since the baseline: ``new``, ``known`` or ``worse``.
 
-    ``new`` if the baseline lacks one of the measures that flag the token, or all that the run has of it.
-    Otherwise ``known`` if no interval lies above that of the same measure in the baseline, ``worse`` if the
-    token is sticky in the baseline, and ``new`` if not.
+    - ``new`` if the baseline lacks a measure that flags the token, or all measures that the run has of it.
+    - Otherwise ``known`` if no interval lies above the interval of the same measure in the baseline.
+    - Otherwise ``worse`` if the token is sticky in the baseline, and ``new`` if not.
 
-    Measures are keyed by their column; ``flagging_keys`` are those of the measures that flag the token.
+    Measures are keyed by their column; ``flagging_keys`` are the columns of the measures that flag the token.
     """
     shared_keys = measures.keys() & baseline_measures.keys()
     lacks_flagging_measure = bool(flagging_keys - baseline_measures.keys())
@@ -170,7 +184,7 @@ def _find_change(
 
 
 def _list_properties(token: _JudgedToken) -> dict[str, Any]:
-    """Return what JSON and SARIF documents say about a token, None where it was not measured."""
+    """Return what JSON and SARIF documents say about a token, with None for what was not measured."""
     row = token.row
     properties = {name: row.get(name) for name in ("token_id", "token", "severity")}
     for measure in MEASURES:

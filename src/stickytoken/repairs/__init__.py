@@ -118,8 +118,9 @@ def repair(
     if finished is not None:
         if finished.identity != digest(identity_parts):
             resume.refuse_different(folder, "repair", identity_parts, finished.identity_parts)
-        # An earlier process finished the repair. If it was killed right then, it left its build folder and no
-        # copy of the record in the run folder, which it may also have been unable to write.
+        # An earlier process finished the repair. If this process was killed right then, it left its build
+        # folder, and no copy of the record in the run folder. The copy is also missing if the run folder
+        # could not be written.
         model_folder.clear_workshop(folder)
         known_repairs, _damaged_ones = records.repairs_in(opened.path)
         if finished not in known_repairs:
@@ -199,13 +200,14 @@ def _choose_ids(run: Run, vocabulary: Vocabulary, tokens: TokenSource | None) ->
 
 
 def _choose_corpus_and_note(run: Run, sentences: SentenceSource | None) -> tuple[Sentences, str | None]:
+    """Return the corpus to verify on, and a note if it is not the corpus of the run."""
     if sentences is not None:
         return load_sentences(sentences), None
     packaged_corpus = load_sentences()
     run_corpus = run.record.corpus
     if run_corpus.source == packaged_corpus.source:
         return packaged_corpus, None
-    # A corpus of pairs, for which the run records no number of sentences, cannot be loaded as sentences.
+    # A run on sentence pairs records no number of sentences. Pairs cannot be loaded as sentences.
     has_sentences = run_corpus.sentences is not None
     if has_sentences and Path(run_corpus.source).is_file():
         return load_sentences(Path(run_corpus.source), run_corpus.columns), None

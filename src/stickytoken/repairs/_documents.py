@@ -34,7 +34,7 @@ def write_documents(folder: Path, record: RepairRecord) -> None:
     files = ResultFolder(folder)
     files.write_text(DOCUMENT_FILE, format_document(record))
     card = folder / "README.md"
-    earlier_text = ""  # of the model that was repaired
+    earlier_text = ""  # the model card of the model before the repair
     if card.is_file():
         earlier_text = card.read_text("utf-8", "replace").rstrip() + "\n\n"
     files.write_text(card.name, earlier_text + format_block(record))
@@ -134,7 +134,8 @@ def _format_tokens(record: RepairRecord) -> str:
         before_and_after = [measured or _NOT_MEASURED for measured in (token.before, token.after)]
         row = [markdown(token.token), token.strategy, markdown(token.reason)]
         row += [_format_share(measured.erased) for measured in before_and_after]
-        row += [PUSH.text(measured.push) or _MISSING for measured in before_and_after]  # empty without a push
+        # The text of a push that was not measured is empty.
+        row += [PUSH.text(measured.push) or _MISSING for measured in before_and_after]
         row += [_format_share(measured.found) for measured in before_and_after]
         if shows_pieces:
             # A token without pieces was repaired by a new row.

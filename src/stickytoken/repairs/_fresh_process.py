@@ -47,7 +47,7 @@ def check_fresh_process(
         that all ways to load its tokenizer give the same token ids.
     """
     tokenized = [*spellings, *texts[:_TOKENIZED_TEXTS]]
-    # `encode` refuses longer texts than the model reads.
+    # Leave out texts that are longer than the model reads, because `encode` refuses them.
     all_ids = repaired.encoder.content_ids(texts)
     fitting = [text for text, ids in zip(texts, all_ids, strict=True) if repaired.encoder.fits(ids)]
     encoded = fitting[:ENCODED_TEXTS]
@@ -59,12 +59,12 @@ def check_fresh_process(
             reason = error_lines[-1][:_SHOWN_ERROR]  # a traceback ends with the error itself
         finding = f"a process without stickytoken cannot load the folder: {visible(reason)}"
         return [CheckRecord(name="fresh process", passed=False, finding=finding)]
-    # Libraries may print lines before the answer.
+    # The answer is the last line, because libraries may print lines before it.
     answer: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
     our_vectors = repaired.encoder.encode(encoded).astype(np.float64)
     their_vectors = np.array(answer["vectors"])
     norms = np.linalg.norm(our_vectors, axis=1) * np.linalg.norm(their_vectors, axis=1)
-    cosines = (our_vectors * their_vectors).sum(axis=1) / norms  # of the two vectors of each text
+    cosines = (our_vectors * their_vectors).sum(axis=1) / norms  # shape (texts,)
     least_cosine = float(cosines.min())
     finding = (
         "a process without stickytoken loads the folder with sentence-transformers "

@@ -49,13 +49,14 @@ class RepairJob:
         model: the model before the repair, with its folder.
         vocabulary: vocabulary of the model before the repair.
         ids: ids of the tokens to repair.
-        neighbours: tokens with rows like theirs, which the verification measures too.
+        neighbours: tokens whose rows are like those of the tokens to repair. The verification measures them.
         corpus: the texts to measure in, of which those of the run are left out.
         settings: settings of the repair.
         progress: called as texts are encoded.
         build_folder: folder to build the repaired model in.
-        written: strategy of each repair in the model in the build folder, keyed by token id.
-        loaded: the model in the build folder; None if it is not loaded.
+        built_strategies: strategy of each repair in the build folder's model, keyed by token id; None if no
+            model has been built.
+        built_model: the model in the build folder; None if it is not loaded.
         nearest: id of the token whose row was proposed for each token, keyed by token id.
     """
 
@@ -68,16 +69,16 @@ class RepairJob:
     settings: RepairSettings
     progress: ProgressCallback
     build_folder: Path
-    written: dict[int, Strategy] | None = None
-    loaded: RepairableModel | None = None
+    built_strategies: dict[int, Strategy] | None = None
+    built_model: RepairableModel | None = None
     nearest: dict[int, int] = field(default_factory=dict)
 
     @cached_property
     def recheck(self) -> Recheck:
-        """What measures tokens of the model before the repair, in other texts than those of the run.
+        """The recheck of the model before the repair, which measures tokens in other texts than the run's.
 
-        It is made when it is first needed: hardly any repair without verification needs it, and the run may
-        have left too few texts, which raises an InputError.
+        It is made when it is first needed, because hardly any repair without verification needs it. Making it
+        raises an InputError if the run has left too few texts.
         """
         neighbour_ids = [neighbour.token.id for neighbour in self.neighbours]
         return make_recheck(
@@ -92,7 +93,7 @@ class RepairJob:
 
     def require_enough_to_measure(self) -> None:
         """Raise an InputError if the run has left too few texts or ordinary tokens to measure a repair."""
-        _ = self.recheck  # choosing them raises the error; they are kept for all measurements
+        _ = self.recheck  # making the recheck raises the error
 
     def choose(self, plans: Mapping[int, RepairPlan]) -> dict[int, Choice]:
         """Return the repair chosen for each token, keyed by token id.
@@ -105,20 +106,24 @@ class RepairJob:
         return choose_candidates(plans, self._make_rows, trial)
 
     def _make_rows(self, strategy: Strategy, ids: list[int]) -> Mapping[int, Row]:
-        """Tokens that cannot get a new row, of shape (D,), are left out."""
+        """Return new rows, each of shape (D,), keyed by token id. A token that cannot get one is left out."""
         if strategy is Strategy.NEAREST:
             embeddings = self._require_token_embeddings()
             nearest = self._find_nearest(embeddings, ids)
             self.nearest |= nearest  # for the reasons in the records, which name the copied token
             return {token_id: embeddings[nearest_id].copy() for token_id, nearest_id in nearest.items()}
-        # The other one of `ROW_STRATEGIES`: relatives.
+        # The only other strategy that makes rows is `Strategy.RELATIVES`.
         avoided = self.run.sticky_ids.union(self.ids)  # also the tokens to repair that are not in ``ids``
         return make_related_rows(self.model.encoder.model, ids, avoided, self.settings.seed)
 
     def _try_candidates(
         self, candidates: Mapping[int, Candidate], solved: Mapping[int, Candidate]
     ) -> RecheckedTokens:
-        """``candidates`` have one strategy; ``solved`` are the repairs of tokens that need no other one."""
+        """Build the model with some repairs, and measure the copies of the tokens in ``candidates``.
+
+        Repairs are keyed by token id. ``candidates`` are repairs by a single strategy. ``solved`` are the
+        repairs already settled for other tokens.
+        """
         self.write({**solved, **candidates})
         repaired = self.load().encoder
         # Ordinary tokens are not measured again, because a repair hardly changes their effects.
@@ -127,7 +132,7 @@ class RepairJob:
             Token(token_id, self._text(token_id)): candidate.strategy
             for token_id, candidate in candidates.items()
         }
-        # Whether copies go in as text or as ids; the original tokenizer still reads them as the token.
+        # Choose, with the original tokenizer, whether copies of a token are inserted as text or as ids.
         copies = group_copies(self.model.encoder, strategies)
         return recheck.judge(copies)
 
@@ -143,14 +148,14 @@ class RepairJob:
         for token_id, choice in choices.items():
             strategy = choice.candidate.strategy
             text = self._text(token_id)
-            copied_id = None  # of the token whose row this one has now
+            copied_id = None  # id of the token whose row was copied, if one was
             if strategy is Strategy.NEAREST:
                 copied_id = self.nearest[token_id]
-            # ids of the tokens into which an edited tokenizer splits the token's text; empty if the tokenizer
-            # is not edited
+            # Ids of the tokens into which an edited tokenizer splits the token's text; empty if the tokenizer
+            # is not edited.
             piece_ids: Sequence[int] = ()
             if strategy in TOKENIZER_STRATEGIES:
-                (piece_ids,) = repaired_tokenizer.encode_many([text.strip()])  # a batch of one text
+                (piece_ids,) = repaired_tokenizer.encode_many([text.strip()])
             tried = [
                 TriedRecord(strategy=tried_strategy.value, push=effect.push, erased=effect.erased)
                 for tried_strategy, effect in choice.tried.items()
@@ -185,7 +190,7 @@ class RepairJob:
         """Write the model with these repairs, keyed by token id, unless it is what the build folder has."""
         # A strategy makes the same row for a token each time, so the strategies say which model it is.
         strategies = {token_id: candidate.strategy for token_id, candidate in candidates.items()}
-        if strategies == self.written:
+        if strategies == self.built_strategies:
             return
 
         def ids_of(strategy: Strategy) -> tuple[int, ...]:
@@ -201,19 +206,19 @@ class RepairJob:
             plain_specials=ids_of(Strategy.PLAIN_SPECIALS),
             route=self.model.named_route,
         )
-        self.loaded = None
+        self.built_model = None
         shutil.rmtree(self.build_folder, ignore_errors=True)
         model_folder.write_model(self.model.folder, self.build_folder, edit)
-        self.written = strategies
+        self.built_strategies = strategies
 
     def load(self) -> RepairableModel:
-        """Return the model in the build folder, which is loaded once, as the original was."""
-        if self.loaded is None:
+        """Return the model in the build folder, loaded with the settings of the original model."""
+        if self.built_model is None:
             spec = replace(
                 self.model.spec, model=str(self.build_folder), revision=None, device=self.model.encoder.device
             )
-            self.loaded = model_folder.require_repairable(load_from_spec(spec))
-        return self.loaded
+            self.built_model = model_folder.require_repairable(load_from_spec(spec))
+        return self.built_model
 
     def _find_nearest(self, embeddings: NDArray[np.float32], ids: Sequence[int]) -> dict[int, int]:
         """Return the id of the nearest ordinary token for each token, by the cosine of their centred rows."""
@@ -236,9 +241,12 @@ class RepairJob:
         return nearest
 
     def _find_typical_tokens(self) -> list[int]:
-        """Rows can be copied of tokens that erase no more than the median one, of the run or the recheck."""
+        """Return the ids of tokens whose rows may be copied, which erase no more than the median token.
+
+        The median is that of the run's benign tokens or, if they are few, of the recheck's random tokens.
+        """
         tokens = self.run.tokens
-        if "erased" not in tokens.columns:  # only the method profile measures it
+        if "erased" not in tokens.columns:  # only the method profile measures the erased share
             return self.recheck.find_typical_tokens()
         benign = tokens.filter(
             pl.col("verdict") == "benign",

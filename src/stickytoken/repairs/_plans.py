@@ -17,8 +17,8 @@ from stickytoken.repairs.tokenizer_edit import WITHOUT_EDITING, reasons_against_
 from stickytoken.settings.repair import Strategy
 from stickytoken.vocabulary import Vocabulary
 
-# A candidate counts as ordinary if its `reach` is at most this. The margin allows for larger effects in other
-# texts.
+# A candidate counts as ordinary if its reach (the larger effect of copies, as a multiple of its threshold) is
+# at most this. The margin allows for larger effects in other texts.
 ORDINARY_REACH = 0.5
 
 # Order in which strategies are tried for a token.
@@ -58,8 +58,8 @@ class RepairPlan:
 
     def reason_for(self, chosen: Strategy) -> str:
         """Return the reason for choosing the given strategy."""
-        # Only a plan of all strategies prefers the first one. The reason of any other plan is true of all
-        # strategies that it has.
+        # Only a plan of all strategies prefers its first strategy. The reason of any other plan applies to
+        # all of its strategies.
         has_all_strategies = self.strategies == _ORDER
         if has_all_strategies and chosen is not self.strategies[0]:
             return _SECOND_CHOICES[chosen]
@@ -86,7 +86,8 @@ def plan_repairs(
     template_ids = {*encoder.template.before, *encoder.template.after}  # which are in every text
     is_editable = encoder.own_tokenizer.is_fast  # a tokenizer written in Python has no tokenizer.json to edit
     ordinary_ids = [token_id for token_id in ids if token_id not in special_ids]
-    # The two questions below read the files of the model, so they are asked only where the answer matters.
+    # Both `reasons_against_splitting` and `rows_writable` read the files of the model, so they are called
+    # only where their result matters.
     unsplittable: Mapping[int, str | None] = {}
     if is_editable and strategy not in ROW_STRATEGIES:
         unsplittable = reasons_against_splitting(model.folder, ordinary_ids, route)
@@ -109,7 +110,7 @@ def plan_repairs(
 
 
 def _find_special_ids(tokenizer: Any) -> set[int]:
-    """Special and added tokens, which a tokenizer finds in a text before other entries."""
+    """Return the ids of special and added tokens, which a tokenizer finds in a text before other entries."""
     # Tokenizers from the transformers package have the attribute added_tokens_decoder. Those from the
     # tokenizers package have a method instead, and no roles such as sep_token.
     added = getattr(tokenizer, "added_tokens_decoder", None)
@@ -169,8 +170,8 @@ def plan_without_editing(requested: Strategy, token: TokenFacts, tokenizer_kind:
     if why_impossible is not None:
         by = "" if requested is Strategy.AUTO else f" by {requested}"
         raise RepairError(f"{token.name} cannot be repaired{by}: {why_impossible}; {advice}")
-    # What is left is auto or nearest. Only the row of another entry needs neither an edit of the tokenizer
-    # nor the pieces of the token.
+    # The strategy is auto or nearest. Copying the row of another entry is the only repair that needs neither
+    # an edit of the tokenizer nor the pieces of the token.
     if requested is Strategy.AUTO:
         return RepairPlan((Strategy.NEAREST,), f"a new row, because {obstacle}")
     return RepairPlan((Strategy.NEAREST,), _REASONS[Strategy.NEAREST])
@@ -180,8 +181,8 @@ def _require_suitable(requested: Strategy, token: TokenFacts) -> None:
     """Raise a RepairError if the requested strategy is impossible for this token."""
     by = f" by {requested}"
     advice = "use the strategy auto, or leave the token out"
-    # The model puts a templated token into every text, so its row must stay: a new one would change every
-    # vector. A special token can be made plain text instead, and any other one be split into pieces.
+    # The model puts a templated token into every text, so its row must stay: a new row would change every
+    # vector. A special token can be made plain text instead; any other token can only be split into pieces.
     can_only_be_split = token.templated and not token.special
     if requested in ROW_STRATEGIES and token.templated:
         why = _IN_EVERY_TEXT
@@ -196,7 +197,7 @@ def _require_suitable(requested: Strategy, token: TokenFacts) -> None:
     elif requested is Strategy.AUTO and can_only_be_split and token.unsplittable is not None:
         why = f"{token.unsplittable}; {_IN_EVERY_TEXT}"
         advice = "leave the token out"
-        by = ""  # no strategy at all
+        by = ""  # the token cannot be repaired by any strategy
     else:
         return
     raise RepairError(f"{token.name} cannot be repaired{by}: {why}; {advice}")
@@ -209,7 +210,9 @@ class Candidate:
     strategy: Strategy
     row: Row | None  # new row, shape (D,); None if the tokenizer changes instead
     effect: MeasuredRecord | None = None  # effect of copies after the repair; None if not measured
-    reach: float | None = None  # as in `RecheckedTokens.reaches`; None if not measured
+    # The larger effect of copies, as a multiple of its threshold; see `RecheckedTokens.reaches`. None if not
+    # measured; NaN if it could not be measured.
+    reach: float | None = None
 
     @property
     def is_ordinary(self) -> bool:
@@ -219,9 +222,9 @@ class Candidate:
     @property
     def remaining_effect(self) -> float:
         """The effect of copies after the repair. The repair with the smallest value is chosen."""
-        if self.reach is None:  # not measured: it counts as ordinary
+        if self.reach is None:  # a repair that was not measured counts as ordinary
             return -math.inf
-        if math.isnan(self.reach):  # measured in vain: any known effect is preferred
+        if math.isnan(self.reach):  # the effect could not be measured: any known effect is preferred
             return math.inf
         return self.reach
 
@@ -239,8 +242,8 @@ ComputeRows: TypeAlias = Callable[[Strategy, list[int]], Mapping[int, Row]]
 """Makes new rows with a strategy, and returns them keyed by token id. Tokens that it makes no row for are
 left out. If it makes no rows at all, it may raise a RepairError."""
 Trial: TypeAlias = Callable[[Mapping[int, Candidate], Mapping[int, Candidate]], RecheckedTokens]
-"""Builds the model with candidates of one strategy, and with those of tokens that need no other; returns the
-effect of copies after the candidates of the strategy."""
+"""Builds the model with candidates of one strategy and the repairs settled for other tokens, both
+keyed by token id. Returns the effect of copies of the candidates' tokens."""
 
 
 def choose_candidates(
@@ -284,7 +287,7 @@ def choose_candidates(
         new_candidates = _make_candidates(strategy, unsolved_ids, compute_rows)
         if new_candidates and trial is not None:
             new_candidates = _add_effects(new_candidates, trial(new_candidates, solved))
-        # A candidate that was not measured counts as ordinary, so the first one settles its token.
+        # A candidate that was not measured counts as ordinary, so it settles its token.
         for token_id, candidate in new_candidates.items():
             candidates[token_id].append(candidate)
     choices = {}
@@ -298,13 +301,15 @@ def choose_candidates(
             for candidate in candidates_of_token
             if candidate.effect is not None and candidate.remaining_effect < math.inf
         }
-        # An ordinary candidate is the last one that was tried, and has the smallest remaining effect.
+        # No candidate is tried after an ordinary one, so an ordinary candidate has the smallest remaining
+        # effect.
         best = min(candidates_of_token, key=lambda candidate: candidate.remaining_effect)
         choices[token_id] = Choice(best, tried)
     return choices
 
 
 def _add_effects(candidates: Mapping[int, Candidate], measured: RecheckedTokens) -> dict[int, Candidate]:
+    """Return the candidates with their measured effects, keyed by token id."""
     with_effects = {}
     for token_id, candidate in candidates.items():
         effect = measured.tokens[token_id]
@@ -313,11 +318,12 @@ def _add_effects(candidates: Mapping[int, Candidate], measured: RecheckedTokens)
 
 
 def _make_candidates(strategy: Strategy, ids: list[int], compute_rows: ComputeRows) -> dict[int, Candidate]:
+    """Return repairs of tokens by one strategy, keyed by token id. A token that gets no row is left out."""
     if not ids:
         return {}
     if strategy is Strategy.UNREACHABLE:  # an edit of the tokenizer, which needs no row
         return {token_id: Candidate(strategy, row=None) for token_id in ids}
     rows: Mapping[int, Row] = {}
     with suppress(RepairError):  # no row for any token; another strategy may still work
-        rows = compute_rows(strategy, ids)  # perhaps not for all
+        rows = compute_rows(strategy, ids)
     return {token_id: Candidate(strategy, row) for token_id, row in rows.items()}

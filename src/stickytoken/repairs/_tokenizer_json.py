@@ -70,7 +70,10 @@ def name_entry(entry: str, token_id: int) -> str:
 
 
 def _list_steps(step: dict[str, Any] | None, members_key: str) -> list[dict[str, Any]]:
-    """The normalizers or pre-tokenizers in their order; ``members_key`` is the key of those in a sequence."""
+    """Return the normalizers or pre-tokenizers that a step of tokenizer.json consists of, in order.
+
+    ``members_key`` is the key under which a sequence lists its steps.
+    """
     if step is None:
         return []
     if step["type"] != "Sequence":
@@ -96,8 +99,8 @@ def _removes_spaces(document: Mapping[str, Any]) -> bool:
             # This normalizer writes every byte as a visible character, and a space as Ġ.
             contains_spaces = False
         elif step["type"] == "Replace" and " " not in step["content"]:
-            # No space is added. If the replaced text is a space, no space is left. A pattern may also be a
-            # regular expression, which is taken to leave spaces.
+            # A replacement without a space adds no space. If the replaced text is a space, no space is left.
+            # The pattern may also be a regular expression, which is assumed to leave spaces.
             if step["pattern"].get("String") == " ":
                 contains_spaces = False
         elif step["type"] not in _SPACE_NEUTRAL:
@@ -106,7 +109,7 @@ def _removes_spaces(document: Mapping[str, Any]) -> bool:
 
 
 def _make_tokenizer(steps: Mapping[str, Any]) -> Tokenizer:
-    """Each piece that the steps make becomes one unknown token."""
+    """Return a tokenizer with these steps, whose model turns each piece of text into one unknown token."""
     from tokenizers import Tokenizer
 
     model = {"type": "WordLevel", "vocab": {"": 0}, "unk_token": ""}
@@ -169,11 +172,14 @@ class EditableVocabulary:
         has_byte_entries = bool(self._model.get("byte_fallback"))
         is_byte = has_byte_entries and re.fullmatch("<0x[0-9A-F]{2}>", entry) is not None
         if self._kind == "BPE":
-            return self._reason_of_merges(entry, is_byte, removed)
+            return self._find_reason_in_merges(entry, is_byte, removed)
         return self._find_reason_not_to_cut(entry, is_byte, removed)
 
     def _find_reason_not_to_cut(self, entry: str, is_byte: bool, removed: frozenset[str]) -> str | None:
-        """``removed`` has the entry itself and all others that are removed with it."""
+        """Return why an entry of a vocabulary without merges cannot be removed; None if it can.
+
+        ``removed`` has the entry itself and all other entries that are removed with it.
+        """
         if self._kind not in ("WordPiece", "Unigram"):
             return f"a vocabulary of the kind {self._kind} has no smaller entries to fall back on"
         if not self._renaming_is_safe:
@@ -185,23 +191,23 @@ class EditableVocabulary:
             prefix = self._model.get("continuing_subword_prefix", "##")
             can_be_cut = bool(cut_like_wordpiece(entry, remaining, prefix))
         else:
-            # With this setting, a tokenizer reads text that it does not know as single bytes.
+            # With byte_fallback, a tokenizer reads text that it does not know as single bytes.
             has_byte_entries = bool(self._model.get("byte_fallback"))
             can_be_cut = has_byte_entries or _is_concatenation(entry, remaining)
         return None if can_be_cut else "without it, its text would be unknown"
 
-    def _reason_of_merges(self, entry: str, is_byte: bool, removed: frozenset[str]) -> str | None:
+    def _find_reason_in_merges(self, entry: str, is_byte: bool, removed: frozenset[str]) -> str | None:
         """Return why an entry of a byte pair encoding cannot be removed; None if it can.
 
         If other entries are built from the entry, it can be removed only if the tokenizer can find these
-        entries by looking up whole words. ``removed`` has the entry itself and all others that are removed
-        with it.
+        entries by looking up whole words. ``removed`` has the entry itself and all other entries that are
+        removed with it.
         """
         if self._model.get("end_of_word_suffix") or self._model.get("continuing_subword_prefix"):
             return "its byte pair encoding marks word ends in the entries"
         if len(entry) == 1 or is_byte:
             return "it is a single character or byte, and has no pieces"
-        # The other entries that the merges can no longer produce without the removed entries.
+        # The entries that are not removed, but that the remaining merges can no longer produce.
         _ranks, dependent_entries = self._find_merges_without(removed)
         if not dependent_entries:
             # Without its merges, no text becomes the entry. But if the tokenizer looks up whole words before
@@ -212,7 +218,7 @@ class EditableVocabulary:
         # If there are few dependent entries, and they occur only at the beginning of words, the tokenizer can
         # find them by looking up whole words instead of merging (see `without`).
         are_few = len(dependent_entries) <= _MOST_LOOKED_UP
-        # The later conditions take longer to check.
+        # The conditions are in this order because the later ones take longer to check.
         if (
             are_few
             and all(self._begins_words(other, removed) for other in dependent_entries)
@@ -225,16 +231,20 @@ class EditableVocabulary:
         return f"{len(dependent_entries)} other entries are built from it, such as {named}"
 
     def _begins_words(self, entry: str, removed: frozenset[str]) -> bool:
-        """`without` can split such an entry off the beginning of longer words: they keep their tokens."""
-        # If the removed entry is further inside, the text before it may be divided differently in longer
-        # words: without ``iver``, ``rivers`` may become ``r``, ``i``, ``ver`` and ``s``.
+        """Return whether `without` can split an entry off words without changing their other tokens.
+
+        This is so if the entry begins with a removed entry, and occurs only at the beginning of words.
+        """
+        # If a removed entry is further inside, the text before it may be divided differently in longer words:
+        # without ``iver``, ``rivers`` may become ``r``, ``i``, ``ver`` and ``s``.
         if not entry.startswith(tuple(removed)):
             return False
         if entry.startswith(_WORD_MARKS):  # such as ``Ġriver``
             return True
-        # An entry without a mark, such as ``river``, is in the middle of words (``upriver``), or begins the
-        # first word of a text, which has no mark. It only does the latter if ``Ġriver`` begins all other
-        # words, and each entry that contains ``river`` begins with it, as ``rivers`` does.
+        # An entry without a mark, such as ``river``, stands in the middle of words (``upriver``), or begins
+        # the first word of a text, which has no mark. It does nothing but begin the first word if ``Ġriver``
+        # begins all other words, and if each entry that contains ``river`` begins with it, as ``rivers``
+        # does.
         marked_forms = {mark + entry for mark in _WORD_MARKS}  # ``Ġriver`` and ``▁river``
         entries_containing_it = [other for other in self._model["vocab"] if entry in other]
         has_marked_form = not marked_forms.isdisjoint(entries_containing_it)
@@ -278,13 +288,14 @@ class EditableVocabulary:
         return EditedTokenizer(document, new_names)
 
     def _split_off_words(self, no_longer_merged: tuple[str, ...]) -> dict[str, Any]:
-        """Only whole words are looked up.
+        """Return a pre-tokenizer that splits entries off the beginning of longer words.
 
-        If ``riv`` is removed and ``river`` is no longer merged, the tokenizer finds the word ``river``, but
-        in ``riverbed`` only if it is split off.
+        It is needed because only whole words are looked up. If ``riv`` is removed and ``river`` is no longer
+        merged, the tokenizer finds the word ``river``, but in ``riverbed`` only if ``river`` is split off.
         """
-        # A word is split after the longest entry that it begins with: a regular expression takes the first
-        # alternative that matches. So entries that begin with ``river``, such as ``rivers``, are needed too.
+        # A word is split after the longest entry that it begins with, because a regular expression takes the
+        # first alternative that matches. So entries that begin with ``river``, such as ``rivers``, are
+        # alternatives too.
         to_split_off = [entry for entry in self._model["vocab"] if entry.startswith(no_longer_merged)]
         longest_first = sorted(to_split_off, key=len, reverse=True)
         alternatives = "|".join(re.escape(entry) for entry in longest_first)
@@ -296,8 +307,8 @@ class EditableVocabulary:
         }
 
     def _find_merges_without(self, removed: frozenset[str]) -> tuple[dict[Pair, int], tuple[str, ...]]:
-        """The ranks of the merges that remain, and the other entries that they no longer produce."""
-        # Every entry is judged with those accepted before it, so the same question comes up again.
+        """Return the ranks of the merges that remain, and the other entries that they no longer produce."""
+        # The result is cached, because every entry is judged together with the entries accepted before it.
         if removed not in self._remaining:
             ranks = self._compute_ranks_without(removed)
             self._remaining[removed] = (ranks, self._find_unmerged(removed, ranks))
@@ -325,15 +336,17 @@ class EditableVocabulary:
             if entry in removed:
                 continue
             pieces = _merge_like_byte_pair_encoding(entry, ranks)
-            # A single piece means that another pair still merges into the entry.
+            # If there is a single piece, another pair still merges into the entry.
             if len(pieces) == 2:
                 ranks[pieces[0], pieces[1]] = self._ranks[pair]
         return ranks
 
     def _find_unmerged(self, removed: frozenset[str], ranks: Mapping[Pair, int]) -> tuple[str, ...]:
+        """Return the entries that all merges produce, but that merges with these ranks no longer produce."""
         for entry in removed - self._entries_containing.keys():
             self._entries_containing[entry] = [other for other in self._model["vocab"] if entry in other]
-        # Only entries that contain a removed entry can be affected. A dict keeps each once, in their order.
+        # Only entries that contain a removed entry can be affected. The dict keeps each of them once, in
+        # order.
         affected: dict[str, None] = {}
         for entry in sorted(removed):
             affected |= dict.fromkeys(self._entries_containing[entry])
@@ -341,13 +354,17 @@ class EditableVocabulary:
         for entry in affected:
             if entry in removed or _is_merged(entry, ranks):
                 continue
-            if _is_merged(entry, self._ranks):  # some entries never were
+            if _is_merged(entry, self._ranks):  # some entries were never produced by merges
                 no_longer_merged.append(entry)
         return tuple(no_longer_merged)
 
     @cached_property
     def _can_look_up_words(self) -> bool:
-        """For that, `without` renames entries and adds a pre-tokenizer, and there must be words."""
+        """Whether `without` can make the tokenizer look up whole words before it merges.
+
+        For this, `without` renames entries and adds a pre-tokenizer, and the tokenizer must divide text into
+        words.
+        """
         if not self._renaming_is_safe or self._document.get("pre_tokenizer") is None:
             return False
         steps = {key: self._document.get(key) for key in ("normalizer", "pre_tokenizer")}
@@ -356,7 +373,7 @@ class EditableVocabulary:
         splits_words = len(words_of_sample) == 3
         # With ignore_merges, a word that equals an entry which no merge produces would become this entry.
         # `without` prevents that by renaming these entries. A merge names its inputs by their old names, so
-        # none of them may be an input.
+        # no renamed entry may be an input.
         merge_inputs = {entry for pair in self._ranks for entry in pair}
         merges_stay_valid = merge_inputs.isdisjoint(self._never_produced.values())
         # An added pre-tokenizer has an effect only if transformers uses the one stored in tokenizer.json. To
@@ -365,7 +382,10 @@ class EditableVocabulary:
 
     @cached_property
     def _never_produced(self) -> dict[int, str]:
-        """The tokenizer would produce them if it looked up whole words before it merges. Keyed by id."""
+        """The entries that no merge produces, keyed by token id.
+
+        The tokenizer would produce them if it looked up whole words before it merges.
+        """
         from tokenizers.models import BPE
 
         if self._model.get("ignore_merges"):
@@ -383,9 +403,10 @@ class EditableVocabulary:
 
 
 def _is_concatenation(text: str, entries: Collection[str]) -> bool:
+    """Return whether a text can be divided into entries."""
     can_divide = [True]  # item n says whether the first n characters can be divided into entries
     for end in range(1, len(text) + 1):
-        # The last entry may begin at any place up to which the text can be divided.
+        # The last entry may begin at any offset up to which the text can be divided.
         can_divide.append(any(can_divide[start] and text[start:end] in entries for start in range(end)))
     return can_divide[-1]
 
@@ -484,7 +505,10 @@ def make_specials_plain(document: dict[str, Any], ids: Sequence[int], pad_id: in
 
 
 def _add_entries(model: dict[str, Any], new_entries: Mapping[int, str], ids: Sequence[int]) -> dict[str, Any]:
-    """``new_entries`` has ascending ids. ``ids`` are those of the tokens that are to become plain text."""
+    """Return the ``model`` part of a tokenizer.json with further entries, given by ascending ids.
+
+    ``ids`` are the ids of the tokens that are to become plain text, of which the error names one.
+    """
     vocabulary = model["vocab"]
     if isinstance(vocabulary, dict):  # of token ids
         return model | {"vocab": vocabulary | {entry: token_id for token_id, entry in new_entries.items()}}
@@ -503,7 +527,7 @@ def _add_entries(model: dict[str, Any], new_entries: Mapping[int, str], ids: Seq
 
 
 def _is_produced_from_text(document: Mapping[str, Any], entry: str) -> bool:
-    """The entry is assumed to be in the vocabulary, but no longer in the list of added tokens."""
+    """Return whether text could become an entry that is no longer in the list of added tokens."""
     model = document["model"]
     if "merges" in model:
         # No merge produces a special token. But with ignore_merges, the tokenizer also looks up whole words.
@@ -554,12 +578,13 @@ def _is_merged(entry: str, ranks: Mapping[Pair, int]) -> bool:
 
 
 def _merge_like_byte_pair_encoding(text: str, ranks: Mapping[Pair, int]) -> list[str]:
+    """Return the pieces to which merges with these ranks reduce the characters of a text."""
     pieces = list(text)
     while len(pieces) > 1:
         pair_ranks = [ranks.get(pair, math.inf) for pair in pairwise(pieces)]
         lowest = min(pair_ranks)
         if math.isinf(lowest):  # no pair can be merged
             break
-        left = pair_ranks.index(lowest)  # the leftmost, if the pair occurs several times
+        left = pair_ranks.index(lowest)  # the leftmost of equal pairs
         pieces[left : left + 2] = [pieces[left] + pieces[left + 1]]
     return pieces

@@ -43,7 +43,7 @@ from stickytoken.words import MINUS, counted, percent, quoted
 if TYPE_CHECKING:
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
-# Number of other tokens to verify for each repaired token: those with the nearest rows.
+# Number of neighbours (tokens with the nearest rows) to verify for each repaired token.
 NEIGHBOURS = 2
 # A neighbour counts as changed if its push or its erased share rises by more than a limit, which is a fifth
 # of the way to the default threshold of the rule. The neighbour's own row is unchanged, so its effects can
@@ -106,7 +106,8 @@ def find_neighbours(
                 f"the model has no row for token {repaired_token!r} (id {token_id}), so it cannot encode "
                 "copies of it to verify the repair: leave the token out, or do not verify the repair"
             )
-        # Times the norm of the token's own row, which does not change the order.
+        # These are cosines times the norm of the repaired token's row, a constant that does not change the
+        # order.
         cosines = (matrix @ matrix[token_id]) / norms
         nearest = np.argsort(-cosines[other_ids])[:NEIGHBOURS].tolist()  # indices into `others`
         for index in nearest:
@@ -148,8 +149,8 @@ def verify(
         replaced_ids={token.token_id for token in tokens if token.strategy in ROW_STRATEGIES},
     )
 
-    # Measure the tokens and their neighbours in both models. Ordinary tokens take most of the time. They act
-    # in the repaired model as in the original one if the repair affects none of the texts of the recheck.
+    # Measure the tokens and their neighbours in both models. Ordinary tokens take most of the time, so they
+    # are measured again only if the repair affects a text of the recheck: otherwise, they act as before.
     after = before.of_model(
         repaired.encoder,
         categorize(repaired.encoder.tokenizer),
@@ -224,14 +225,15 @@ class _Changes:
 
     original: SentenceTransformerEncoder
     repaired: SentenceTransformerEncoder
-    repaired_ids: set[int]
-    replaced_ids: set[int]  # those with a new vector
+    repaired_ids: set[int]  # ids of the repaired tokens
+    replaced_ids: set[int]  # ids of the repaired tokens that have a new row
 
     def affect_none_of(self, texts: Sequence[str]) -> bool:
+        """Return whether the repair affects neither the prompts nor any of these texts."""
         return self._keeps_prompts() and len(self._keep_unaffected(texts)) == len(texts)
 
     def _keeps_prompts(self) -> bool:
-        # A prompt may have a repaired token, although no query or document has one.
+        # A prompt may contain a repaired token, although no query or document does.
         for role in Role:
             old_template = in_role(self.original, role).template
             new_template = in_role(self.repaired, role).template
@@ -260,6 +262,7 @@ class _Changes:
         return CheckRecord(name="other texts", passed=is_identical and has_compared, finding=finding)
 
     def _keep_unaffected(self, texts: Sequence[str]) -> list[tuple[str, Sequence[int]]]:
+        """Return the texts that the repair does not affect, each with its token ids."""
         old_ids = self.original.content_ids(texts)
         new_ids = self.repaired.content_ids(texts)
         return [
@@ -339,7 +342,7 @@ def check_neighbours(neighbours: Sequence[NeighbourRecord]) -> CheckRecord:
 def _acts_more(neighbour: NeighbourRecord) -> bool:
     before = neighbour.before
     after = neighbour.after
-    # A measure that is unknown, in both models, counts as 0.
+    # A measure that is unknown in both models counts as 0.
     pushes_more = (after.push or 0.0) > (before.push or 0.0) + _SAME_PUSH
     erases_more = (after.erased or 0.0) > (before.erased or 0.0) + _SAME_ERASED
     return pushes_more or erases_more
@@ -354,6 +357,7 @@ def _check_unreachable(
     unreached_tokens: Sequence[RepairedTokenRecord],
     texts: Sequence[str],
 ) -> CheckRecord:
+    """Check that neither the given texts nor spellings of the tokens become one of the tokens."""
     name_of = {token.token_id: token.token for token in unreached_tokens}
     every_text = list(texts)
     for token in unreached_tokens:
@@ -369,7 +373,7 @@ def _check_unreachable(
 
 
 def _make_test_texts(token_text: str) -> list[str]:
-    """Texts that a tokenizer is most likely to read as the token, or to read in different ways."""
+    """Return texts that a tokenizer is most likely to read as the token, or to read in different ways."""
     bare = token_text.strip()
     forms = dict.fromkeys((token_text, bare, bare.lower(), bare.upper(), bare.capitalize()))
     frames = ("{}", "river {} stone", "{} {} {}", "river{}stone", "({}).", "\n{}\t{}")
@@ -415,13 +419,15 @@ def _check_scores(
 def _score(
     encoder: SentenceTransformerEncoder, task: tasks.AnyTask, seed: int
 ) -> tuple[dict[str, float], Outcomes | None]:
+    """Return a model's finite scores on a task, keyed by metric, and the outcomes, shape (units, columns).
+
+    The outcomes are None for an MTEB task.
+    """
     if isinstance(task, tasks.MtebTask):
         tasks.load_data(task)
         score = tasks.evaluate(tasks.require_module(encoder), task)
-        # MTEB doesn't provide outcomes.
         return ({task.metrics[0]: score} if math.isfinite(score) else {}), None
     texts, _ = truncate_texts(encoder, task)
-    # Scores are keyed by metric; outcomes have the shape (units, columns).
     scores, outcomes = score_task(task, encoders_of(encoder, task), texts, seed)
     return {metric: score for metric, score in scores.items() if math.isfinite(score)}, outcomes
 

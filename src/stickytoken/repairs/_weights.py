@@ -75,6 +75,7 @@ def find_token_tables(folder: Path, route: str | None) -> list[TokenRows]:
 
 
 def _find_token_module(folder: Path, route: str | None) -> tuple[Path, str]:
+    """Return the folder and the class name of the module with the token embeddings."""
     if not (folder / MODULES_FILE).is_file():  # a transformers model, whose files are in the folder itself
         return folder, ""
     modules = list(modules_on_route(folder, route, str(folder)))
@@ -87,9 +88,9 @@ def _find_token_module(folder: Path, route: str | None) -> tuple[Path, str]:
 
 
 def _find_stored_inputs(module: Path, tensors: Sequence[StoredTensor]) -> list[StoredTensor]:
-    """Return the stored tensors that transformers loads as input embeddings: those with their shape and name.
+    """Return the stored tensors with the shape and a name of the input embeddings that transformers builds.
 
-    If none has a matching name, the only tensor of this shape is returned.
+    If no tensor of this shape has such a name, but there is only one, this tensor is returned.
     """
     from transformers import AutoConfig, AutoModel
 
@@ -104,7 +105,7 @@ def _find_stored_inputs(module: Path, tensors: Sequence[StoredTensor]) -> list[S
     # All parameters that share the weights of the input embeddings.
     names = [name for name, weight in model.named_parameters(remove_duplicate=False) if weight is embeddings]
     shape = tuple(embeddings.shape)
-    fitting = [tensor for tensor in tensors if tensor.shape == shape]
+    tensors_of_shape = [tensor for tensor in tensors if tensor.shape == shape]
 
     def has_matching_name(tensor: StoredTensor) -> bool:
         # In a weight file, the name of a parameter may be prefixed with the name of an enclosing model, or
@@ -113,17 +114,18 @@ def _find_stored_inputs(module: Path, tensors: Sequence[StoredTensor]) -> list[S
         dotted = f".{tensor.name}"
         return any(dotted.endswith(f".{name}") or f".{name}".endswith(dotted) for name in names)
 
-    matrices = [tensor for tensor in fitting if has_matching_name(tensor)]
-    if not matrices and len(fitting) != 1:  # neither the names nor the shape decide
-        listed = ", ".join(tensor.name for tensor in fitting[:_NAMED_TENSORS]) or "none"
+    named_tensors = [tensor for tensor in tensors_of_shape if has_matching_name(tensor)]
+    if not named_tensors and len(tensors_of_shape) != 1:  # neither the names nor the shape decide
+        listed = ", ".join(tensor.name for tensor in tensors_of_shape[:_NAMED_TENSORS]) or "none"
         raise RepairError(
             f"the input embeddings in {module} were not found: its configuration requires the shape "
             f"{shape}, and the stored tensors with this shape are {listed}"
         )
-    return matrices or fitting
+    return named_tensors or tensors_of_shape
 
 
 def _read_tensors(module: Path) -> list[StoredTensor]:
+    """Return the tensors in the safetensors files of a module's folder; empty if it has none."""
     weights = module / "model.safetensors"
     index = module / "model.safetensors.index.json"
     if weights.is_file():
@@ -175,6 +177,7 @@ def write_rows(
 
 
 def _convert_rows(rows: Mapping[int, NDArray[np.float32]], table: TokenRows) -> dict[int, torch.Tensor]:
+    """Return the rows, keyed by token id, in the type of a table, after a check that they fit into it."""
     type_name = FLOATING_TYPES[table.dtype]
     converted_rows = {}
     for token_id, row in rows.items():
@@ -183,7 +186,7 @@ def _convert_rows(rows: Mapping[int, NDArray[np.float32]], table: TokenRows) -> 
                 f"the row of token {token_id} has the shape {row.shape}, but the rows of {table.matrix.name} "
                 f"have {table.width} numbers"
             )
-        # torch warns about an array that is read-only, which a copy is not.
+        # Copy the row, because torch warns about a read-only array.
         converted_row = torch.from_numpy(row.copy()).to(getattr(torch, type_name))
         if not bool(converted_row.isfinite().all()):  # a large number becomes infinite in float16
             raise RepairError(f"the row of token {token_id} is not finite in {type_name}")
@@ -192,13 +195,14 @@ def _convert_rows(rows: Mapping[int, NDArray[np.float32]], table: TokenRows) -> 
 
 
 def _write_with_a_row_per_token(target: Path, table: TokenRows, new_rows: Mapping[int, torch.Tensor]) -> None:
+    """Write a folded table's weight file with a separate row for every token, some of them new."""
     source = table.matrix.file
     with safe_open(source, framework="pt") as file:
         metadata = file.metadata()
     tensors = load_file(source)
     dtype = getattr(torch, FLOATING_TYPES[table.dtype])
-    # The rows of all tokens, shape (V, D), with the mapping and the weights applied. So neither is stored any
-    # more.
+    # The rows of all tokens, shape (V, D), to which `read` has applied the mapping and the weights. So the
+    # mapping and the weights are not stored any more.
     matrix = torch.from_numpy(table.read(0, len(table))).to(dtype)
     for dropped_tensor in (table.mapping, table.weights):
         if dropped_tensor is not None:

@@ -94,6 +94,7 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
 
 
 def _find_tables(source: Path, edit: ModelEdit) -> dict[Path, list[TokenRows]]:
+    """Return the tables of token embeddings that an edit changes, keyed by weight file."""
     from stickytoken.repairs._weights import find_token_tables
 
     tables_by_file: dict[Path, list[TokenRows]] = {}
@@ -112,12 +113,14 @@ def _find_tables(source: Path, edit: ModelEdit) -> dict[Path, list[TokenRows]]:
 
 
 def _is_other_weights(path: Path) -> bool:
+    """Return whether a file or folder has the weights in another format than safetensors."""
     if path.is_dir():
         return path.name in _OTHER_WEIGHT_FOLDERS
     return any(path.match(pattern) for pattern in _OTHER_WEIGHTS)
 
 
 def _describe_failure(error: OSError) -> str:
+    """Return why a folder could not be written, as the last part of an error message."""
     code = error.errno
     reason = error.strerror or str(error)
     if isinstance(error, shutil.Error):
@@ -178,7 +181,8 @@ class RepairableModel(NamedTuple):
         routed_model = self.encoder.route
         if routed_model is None:
             return None
-        # The route that texts took. The named route may be None, or a task that the model maps to a route.
+        # The route that the texts of the run took. The named route may be None, or a task that the model maps
+        # to a route.
         measured_route = routed_model.route
         other_routes = [route for route in routes_in(self.folder) if route != measured_route]
         if not other_routes:
@@ -254,7 +258,7 @@ def workshop(out: Path) -> Iterator[Path]:
                 clear_workshop(out)
     except StickyTokenError as error:  # also one that the with block of the caller raises
         message = str(error).replace(str(model), str(out)).replace(str(hidden), str(out))
-        if message == str(error):  # it names neither, so the error stays as it is
+        if message == str(error):  # the message does not name the hidden folder, so the error stays as it is
             raise
         raise type(error)(message) from error
 

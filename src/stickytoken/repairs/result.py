@@ -119,7 +119,8 @@ class Repair:
             for (_text, name), old_ids, new_ids in zip(batch, before, after, strict=True):
                 repaired_ids = changed_row_ids & set(new_ids)
                 if old_ids != new_ids or repaired_ids:
-                    # With counts: the text may keep one occurrence, such as the [CLS] before every text.
+                    # Occurrences are counted, because a text may keep one, such as the [CLS] before every
+                    # text.
                     no_longer_read = Counter(old_ids) - Counter(new_ids)
                     repaired_ids |= unreachable_ids & no_longer_read.keys()
                     affected_rows.append({"index": index, "id": name, "tokens": sorted(repaired_ids)})
@@ -136,7 +137,8 @@ class Repair:
 def _name_texts_in_batches(
     texts: Iterable[str], ids: Iterable[str] | None
 ) -> Iterator[list[tuple[str, str | None]]]:
-    # Texts without names get None, which is repeated without end, so that the lengths can't be compared.
+    """Yield texts in batches, each with its name, or with None if there are no names."""
+    # None is repeated without end, so the numbers of texts and names are compared only if there are names.
     names: Iterable[str | None] = repeat(None) if ids is None else ids
     named_texts = zip(texts, names, strict=ids is not None)
     try:

@@ -54,28 +54,8 @@ def make_related_rows(
     Raises:
         RepairError: no row can be made.
     """
-    from tokenizers import Tokenizer
-
-    from stickytoken.inspection.module_embedding import input_embeddings
-
-    embedding: Any = input_embeddings(model)
-    if embedding is None:
-        raise RepairError(
-            "the model does not expose its embedding matrix, so no new row can be made: use the strategy "
-            "unreachable"
-        )
-    matrix: Rows = embedding.weight.detach().float().cpu().numpy()  # shape (V, D)
-    for token_id in ids:
-        if not 0 <= token_id < len(matrix):
-            raise RepairError(f"the model has no token id {token_id}: name an entry of its vocabulary")
-    tokenizer = model.tokenizer
-    # A tokenizer of transformers wraps one of the library `tokenizers`, which a static model has itself.
-    backend = tokenizer if isinstance(tokenizer, Tokenizer) else getattr(tokenizer, "backend_tokenizer", None)
-    if not isinstance(backend, Tokenizer):
-        raise RepairError(
-            f"the tokenizer, a {type(tokenizer).__name__}, is written in Python, so the pieces of a token "
-            "are unknown: use the strategy nearest"
-        )
+    matrix = _require_matrix(model, ids)
+    backend = _require_backend(model.tokenizer)
     not_used = frozenset((*ids, *avoided))
     spellings = _spell_entries(backend, ids, len(matrix))
     known_ids = np.array([token_id for token_id in spellings if token_id not in not_used])
@@ -86,35 +66,79 @@ def make_related_rows(
         )
     mean_row = matrix[known_ids].mean(axis=0)
     sample_ids = np.random.default_rng([seed]).permutation(known_ids)[:_SAMPLE_SIZE].tolist()
-    # The sample and ``ids`` have no entry in common. They are cut in two calls, because an entry of the
-    # sample may be a piece of an entry that needs a row.
+    # `cut_into_pieces` never uses an id of the same call as a piece. So the sample is cut in a call of its
+    # own, because its entries may be pieces of ``ids``. The sample and ``ids`` have no entry in common.
     pieces_of_sample = cut_into_pieces(backend, sample_ids, excluded=not_used)
     pieces_of_ids = cut_into_pieces(backend, ids, excluded=not_used)
-    # First the entries of the sample, whose rows are known, and then those that need a row.
-    from_relatives, from_pieces = _predict_deviations(
+    # First the entries of the sample, whose rows are known, and then the entries that need a row.
+    predicted_from_relatives, predicted_from_pieces = _predict_deviations(
         matrix, mean_row, known_ids, spellings, [*sample_ids, *ids], pieces_of_sample | pieces_of_ids
     )
     sample_size = len(sample_ids)
     weight_of_relatives, weight_of_pieces = _fit_weights(
-        from_relatives[:sample_size], from_pieces[:sample_size], matrix[sample_ids] - mean_row
+        predicted_from_relatives[:sample_size],
+        predicted_from_pieces[:sample_size],
+        matrix[sample_ids] - mean_row,
     )
-    deviations = (
-        weight_of_relatives * from_relatives[sample_size:] + weight_of_pieces * from_pieces[sample_size:]
-    )
+    deviations = weight_of_relatives * predicted_from_relatives[sample_size:]
+    deviations += weight_of_pieces * predicted_from_pieces[sample_size:]
     known_lengths = np.linalg.norm(matrix[known_ids] - mean_row, axis=1)
-    typical_length = float(np.median(known_lengths))
-    rows = {}
-    for token_id, deviation in zip(ids, deviations, strict=True):
-        length = float(np.linalg.norm(deviation))
-        if length > 0:  # zero without relatives and pieces
-            # Averaging shrinks the deviation, so it is rescaled to the median length of all deviations.
-            rows[token_id] = (mean_row + deviation * (typical_length / length)).astype(np.float32)
+    rows = _make_rows_of_length(ids, mean_row, deviations, length=float(np.median(known_lengths)))
     if ids and not rows:
         name = visible(backend.id_to_token(ids[0]) or "")
         raise RepairError(
             f"token {name!r} (id {ids[0]}) has no pieces, and no entry has a similar spelling: use the "
             "strategy nearest, or leave the token out"
         )
+    return rows
+
+
+def _require_matrix(model: SentenceTransformer, ids: Sequence[int]) -> Rows:
+    """Return the embedding matrix of a model, shape (V, D), after a check that it has a row for each id."""
+    from stickytoken.inspection.module_embedding import input_embeddings
+
+    embedding: Any = input_embeddings(model)
+    if embedding is None:
+        raise RepairError(
+            "the model does not expose its embedding matrix, so no new row can be made: use the strategy "
+            "unreachable"
+        )
+    matrix: Rows = embedding.weight.detach().float().cpu().numpy()
+    for token_id in ids:
+        if not 0 <= token_id < len(matrix):
+            raise RepairError(f"the model has no token id {token_id}: name an entry of its vocabulary")
+    return matrix
+
+
+def _require_backend(tokenizer: Any) -> Tokenizer:
+    """Return the tokenizer of the library `tokenizers` that a transformers tokenizer wraps.
+
+    The tokenizer of a static model is one already.
+    """
+    from tokenizers import Tokenizer
+
+    backend = tokenizer if isinstance(tokenizer, Tokenizer) else getattr(tokenizer, "backend_tokenizer", None)
+    if not isinstance(backend, Tokenizer):
+        raise RepairError(
+            f"the tokenizer, a {type(tokenizer).__name__}, is written in Python, so the pieces of a token "
+            "are unknown: use the strategy nearest"
+        )
+    return backend
+
+
+def _make_rows_of_length(
+    ids: Sequence[int], mean_row: Row, deviations: Rows, length: float
+) -> dict[int, Row]:
+    """Return rows that deviate from the mean row by ``length``, keyed by token id, each of shape (D,).
+
+    ``deviations`` has the predicted deviation of each id, shape (ids, D). Averages of rows deviate less than
+    rows do, so each is rescaled. An entry without relatives and pieces, whose deviation is 0, is left out.
+    """
+    rows = {}
+    for token_id, deviation in zip(ids, deviations, strict=True):
+        predicted_length = float(np.linalg.norm(deviation))
+        if predicted_length > 0:
+            rows[token_id] = (mean_row + deviation * (length / predicted_length)).astype(np.float32)
     return rows
 
 
@@ -153,14 +177,14 @@ def _predict_deviations(
     ids: Sequence[int],
     pieces: Mapping[int, Sequence[int]],
 ) -> tuple[Rows, Rows]:
-    """Predict in two ways how the rows of T entries deviate from the mean row.
+    """Predict how the rows of T entries deviate from the mean row, from their relatives and their pieces.
 
-    One prediction is the weighted mean deviation of an entry's relatives. Each relative (an entry with
-    similar spelling) has a weight: the square of the cosine between the TF-IDF vectors of character n-grams
-    in the two spellings. The other prediction is the mean deviation of the entry's pieces.
+    The prediction from relatives is the weighted mean deviation of the entries with the most similar
+    spelling. The weight of a relative is the square of the cosine between the TF-IDF vectors of character
+    n-grams in the two spellings. The prediction from pieces is the mean deviation of the pieces.
 
     Returns:
-        The predictions from relatives and from pieces, in the order of ``ids``, each of shape (T, D). The
+        The predictions from relatives and from pieces, in the order of ``ids``, each of shape (T, D). A
         prediction is zero for an entry that has no relatives or no pieces.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
@@ -169,8 +193,8 @@ def _predict_deviations(
     # The vectors have the length 1, so their products are cosines.
     known_vectors = vectorizer.fit_transform([spellings[token_id] for token_id in known_ids.tolist()])
     index_of_known = {token_id: index for index, token_id in enumerate(known_ids.tolist())}
-    from_relatives = np.zeros((len(ids), len(mean_row)), dtype=np.float32)
-    from_pieces = np.zeros_like(from_relatives)
+    predicted_from_relatives = np.zeros((len(ids), len(mean_row)), dtype=np.float32)
+    predicted_from_pieces = np.zeros_like(predicted_from_relatives)
     for start in range(0, len(ids), _COMPARED_TOGETHER):
         chunk = ids[start : start + _COMPARED_TOGETHER]
         vectors = vectorizer.transform([spellings[token_id] for token_id in chunk])
@@ -185,24 +209,30 @@ def _predict_deviations(
             total = weights.sum()
             if total:  # zero if no known entry has an n-gram in common
                 deviations = matrix[known_ids[relatives]] - mean_row  # shape (relatives, D)
-                from_relatives[index] = (weights / total) @ deviations
+                predicted_from_relatives[index] = (weights / total) @ deviations
             if pieces[token_id]:
-                from_pieces[index] = matrix[list(pieces[token_id])].mean(axis=0) - mean_row
-    return from_relatives, from_pieces
+                predicted_from_pieces[index] = matrix[list(pieces[token_id])].mean(axis=0) - mean_row
+    return predicted_from_relatives, predicted_from_pieces
 
 
-def _fit_weights(from_relatives: Rows, from_pieces: Rows, deviations: Rows) -> tuple[float, float]:
-    """All arrays have the shape (entries, D): two predictions, and how the rows deviate from the mean row."""
+def _fit_weights(
+    predicted_from_relatives: Rows, predicted_from_pieces: Rows, deviations: Rows
+) -> tuple[float, float]:
+    """Return the weights of the two predictions whose weighted sum is nearest to the true deviations.
+
+    All arrays have the shape (entries, D).
+    """
     from scipy.optimize import nnls
 
     # A prediction is zero for an entry without relatives or pieces.
-    has_both = from_relatives.any(axis=1) & from_pieces.any(axis=1)
+    has_both = predicted_from_relatives.any(axis=1) & predicted_from_pieces.any(axis=1)
     if not has_both.any():
-        return 1.0, 1.0  # nothing to fit; the length of a prediction is rescaled anyway
+        return 1.0, 1.0  # there is nothing to fit; the weighted sum is rescaled later, whatever its length
     # Every number of every row is one observation.
-    regressors = np.stack([from_relatives[has_both].ravel(), from_pieces[has_both].ravel()], axis=1)
+    columns = [predicted_from_relatives[has_both].ravel(), predicted_from_pieces[has_both].ravel()]
+    regressors = np.stack(columns, axis=1)
     target = deviations[has_both].ravel()
-    # Neither weight is negative.
+    # Non-negative least squares: no weight is negative.
     weights, _residual = nnls(regressors.astype(np.float64), target.astype(np.float64))
     weight_of_relatives, weight_of_pieces = weights.tolist()
     return weight_of_relatives, weight_of_pieces
@@ -219,7 +249,7 @@ def cut_into_pieces(
 
     Args:
         backend: the model's tokenizer.
-        ids: ids of the entries to cut. None of them is a piece of another.
+        ids: ids of the entries to cut. None of these entries is used as a piece.
         excluded: ids of further entries that must not be pieces.
 
     Returns:
@@ -264,11 +294,14 @@ def cut_into_pieces(
 
 
 def _remove_entries(model: dict[str, Any], removed_names: Mapping[int, str]) -> dict[str, Any]:
-    """The entries are renamed rather than deleted, so that all ids stay the same."""
+    """Return the ``model`` part of a tokenizer.json that never produces some entries.
+
+    The entries, given by id and name, are renamed rather than deleted, so that all ids stay the same.
+    """
     new_names = {token_id: f"{_REMOVED}{token_id}" for token_id in removed_names}
     renamed_model = rename_entries(model, new_names)
     pairs = merge_pairs(renamed_model)
-    if pairs is not None:  # a merge names its entries, so those that use or produce a removed one must go
+    if pairs is not None:  # a merge names its entries, so each that uses or produces a removed entry must go
         removed = set(removed_names.values())
         remaining = [list(pair) for pair in pairs if removed.isdisjoint((*pair, "".join(pair)))]
         renamed_model["merges"] = remaining

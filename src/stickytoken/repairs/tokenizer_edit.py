@@ -157,7 +157,10 @@ def _load_with_transformers(folder: Path) -> Any:
 
 
 def _load_edited_tokenizer(files: Mapping[str, bytes], model: Path) -> Any:
-    """Load the files, keyed by name, as transformers would beside the config.json of the model."""
+    """Return the tokenizer that transformers makes of some files beside the config.json of a model.
+
+    ``files`` has their contents, keyed by name.
+    """
     with tempfile.TemporaryDirectory() as folder_name:
         folder = Path(folder_name)
         config = model / "config.json"
@@ -181,8 +184,8 @@ def reasons_against_splitting(
 ) -> dict[int, str | None]:
     """Return why each entry cannot be made unreachable by splitting its text into other tokens.
 
-    Entries are tested one after another, each together with all entries accepted so far, because one may be
-    a piece of another.
+    Entries are tested one after another, each together with all entries accepted so far, because an entry may
+    be a piece of another entry.
 
     Args:
         folder: folder of the model.
@@ -231,10 +234,10 @@ def edit_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
     entries = _tokenizer_json.entries_of(pipeline.loaded)
     edited_entries = {token_id: entries[token_id] for token_id in (*edit.unreachable, *edit.plain_specials)}
     # Check that no text produces an edited entry, and that no entry was lost.
-    texts: dict[int, list[str]] = {}  # that might produce an entry, keyed by its id
+    texts: dict[int, list[str]] = {}  # texts that might produce an entry, keyed by its id
     for token_id, entry in edited_entries.items():
         decoded = before.decode([token_id], skip_special_tokens=False)
-        new_name = edited.new_names.get(token_id, entry)  # its old name, if it was not renamed
+        new_name = edited.new_names.get(token_id, entry)  # the old name if the entry was not renamed
         spellings = sorted({entry, decoded, new_name})
         texts[token_id] = [template.format(spelling) for spelling in spellings for template in _ATTEMPTS]
     _require_never_produced(edited_entries, after, edited.document, texts)
@@ -269,7 +272,7 @@ def _edit_document(pipeline: Pipeline, edit: ModelEdit) -> EditedTokenizer:
     """
     rebuilt_document = pipeline.document
     if pipeline.tokenizer is not None:
-        # transformers may have changed these two when it loaded the tokenizer.
+        # transformers may have changed truncation and padding when it loaded the tokenizer.
         stored = pipeline.stored or {}
         stored_limits = {key: stored.get(key) for key in ("truncation", "padding")}
         rebuilt_document = pipeline.loaded | stored_limits
@@ -307,9 +310,12 @@ def _require_never_produced(
     document: Mapping[str, Any],
     texts: Mapping[int, Sequence[str]],
 ) -> None:
-    """``document`` is the tokenizer.json of ``after``, the edited tokenizer."""
+    """Raise an error if a text that might produce an entry still does, with the edited tokenizer ``after``.
+
+    ``entries`` and ``texts`` are keyed by token id. ``document`` is the tokenizer.json of ``after``.
+    """
     model = document["model"]
-    # Unknown text still becomes the unknown token, even if its own text is now plain text.
+    # Unknown text still becomes the unknown token, even if the text of this token is now plain text.
     unknown_ids = {model.get("unk_id"), after.token_to_id(str(model.get("unk_token")))}
     for token_id in entries.keys() - unknown_ids:
         for text in texts[token_id]:
@@ -318,13 +324,14 @@ def _require_never_produced(
                 raise RepairError(f"{entry} cannot be edited: text such as {text!r} still produces it")
 
 
-# A tokenizer that merges or drops repeated words differs from the others in this text.
+# A text that a tokenizer reads differently from all others if it merges or drops repeated words.
 _TEXT_WITH_REPETITIONS = "one one one one two"
 
 
 def _require_same_in_transformers(
     pipeline: Pipeline, expected: Tokenizer, files: Mapping[str, bytes], texts: Sequence[str]
 ) -> None:
+    """Raise an error unless transformers reads these files as a tokenizer that is equal to ``expected``."""
     tokenizer = _load_edited_tokenizer(files, pipeline.folder)
     loaded = _remove_limits(tokenizer.backend_tokenizer)
     for text in (_TEXT_WITH_REPETITIONS, *texts):
@@ -420,9 +427,9 @@ def _make_role_settings(
     if pad_id is not None and pad_id in plain_specials:
         # Padding needs a token, so the padding token keeps its role under a new name. The setting
         # split_special_tokens makes the tokenizer read this name in a text as plain text, and likewise the
-        # text of every other token that has a role. It must still find these tokens, so they lose their
-        # roles.
-        without_roles: dict[str, Any] = dict.fromkeys(roles)  # the value of every role is None
+        # text of every other token that has a role. But the tokenizer must still find these other tokens in a
+        # text, so they lose their roles.
+        without_roles: dict[str, Any] = dict.fromkeys(roles)  # None for every role
         return without_roles | {"pad_token": edited.new_names[pad_id], "split_special_tokens": True}
     settings: dict[str, Any] = {
         role: None if becomes_plain_text(token) else token for role, token in roles.items()
@@ -435,7 +442,10 @@ def _make_role_settings(
 
 
 def _keep_remaining_roles(stored_roles: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """``config`` is the edited tokenizer_config.json, ``stored_roles`` the old special_tokens_map.json."""
+    """Return the content of special_tokens_map.json after an edit.
+
+    ``stored_roles`` is its old content, and ``config`` the edited tokenizer_config.json.
+    """
     extra_tokens = set(config.get("additional_special_tokens", ()))
     remaining: dict[str, Any] = {}
     for key, value in stored_roles.items():
@@ -465,7 +475,7 @@ def _edit_vocabulary_files(pipeline: Pipeline, edited: EditedTokenizer, edit: Mo
     """
     folder = pipeline.folder
     entries = _tokenizer_json.entries_of(pipeline.document)
-    # These files know entries by their strings.
+    # Keyed by the old string, because these files know entries by their strings.
     new_names = {entries[token_id]: name for token_id, name in edited.new_names.items()}
     files: dict[str, bytes] = {}
     if new_names:
@@ -496,8 +506,8 @@ def _rename_in_files(folder: Path, new_names: Mapping[str, str]) -> dict[str, by
     files: dict[str, bytes] = {}
     lines_file = folder / "vocab.txt"
     if lines_file.is_file():
-        # One entry per line, whose number is the token id. Only "\n" ends a line, because an entry may be
-        # another character at which `splitlines` would split.
+        # Each line has one entry, and its number is the token id. Only "\n" ends a line, because an entry may
+        # be another character at which `splitlines` would split.
         lines = lines_file.read_bytes().decode("utf-8").split("\n")
         renamed_lines = [new_names.get(line.rstrip("\r"), line) for line in lines]
         files[lines_file.name] = "\n".join(renamed_lines).encode()
@@ -533,7 +543,7 @@ def _rename_pieces(content: bytes, new_names: Mapping[str, str]) -> bytes | None
     except DecodeError:
         # A tiktoken file can have the same name as a SentencePiece model.
         return None
-    # Entries of other types, such as control tokens and bytes, keep name and type.
+    # Only normal and unused entries are renamed. Control tokens and bytes keep their names and types.
     normal = formats.ModelProto.SentencePiece.NORMAL
     renamed_pieces = [
         piece for piece in model.pieces if piece.piece in new_names and piece.type in (normal, _UNUSED)

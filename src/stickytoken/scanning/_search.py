@@ -46,7 +46,7 @@ class Keeper:
         self._begin = begin
 
     def load(self, batch: Batch) -> list[dict[str, Any]] | None:
-        """Return the stored rows of a batch; None if there are none, or of other documents."""
+        """Return the stored rows of a batch; None if no rows are stored, or only rows of other documents."""
         if self._folder is None:
             return None
         # A shard of this folder is a table of one row, whose column `_BATCH` has the number of the batch.
@@ -101,8 +101,8 @@ def _make_batch(number: int, records: list[Record]) -> Batch:
     skipped = tuple(record for record in records if isinstance(record, Skipped))
     content = hashlib.sha256()
     for document in documents:
-        place = (document.number, document.id, document.source, document.path, document.line)
-        content.update(repr(place).encode() + hashlib.sha256(document.text.encode()).digest())
+        origin = (document.number, document.id, document.source, document.path, document.line)
+        content.update(repr(origin).encode() + hashlib.sha256(document.text.encode()).digest())
     for record in skipped:
         content.update(repr((record.place, record.reason)).encode())
     return Batch(number, documents, skipped, content.hexdigest())
@@ -193,11 +193,11 @@ def search(
             next_batch, next_rows = waiting.pop(tally.batches)
             tally.add(next_batch, next_rows)
             done = tally.documents
-            estimated_total = done + 1  # more are to come, as far as is known
+            estimated_total = done + 1  # at least one more document may follow
             share_read = meter.share
             if share_read:
-                # The reader runs ahead of the search. So at first, this share is too large, and the estimate
-                # is too small.
+                # The reader runs ahead of the search. So at first, the share is too large, and the estimate
+                # of the total is too small.
                 estimated_total = max(estimated_total, round(done / share_read))
             progress(Progress(_SEARCH, done, estimated_total, searched, unit=_SEARCH_UNIT))
 
@@ -228,12 +228,17 @@ def search(
 
 
 def _make_row(document: Document, finding: dict[str, Any]) -> dict[str, Any]:
-    """Return what `examine` found in a document, with the place of the document and the line in its file."""
+    """Return what `examine` found in a document, with the document's origin and the line in its file."""
     line_in_file = document.line
-    # A record, such as one of JSONL, keeps the line on which it begins: line breaks of its text may be
-    # escaped in the file, so lines of the text are not lines of the file.
+    # A record of a file, such as a line of JSONL, keeps the line on which it begins: line breaks of its text
+    # may be escaped in the file, so lines of the text are not lines of the file.
     if document.is_whole_file and line_in_file is not None:
         line_in_text = finding["line"]  # counted from 0
         line_in_file += line_in_text
-    place = {"number": document.number, "id": document.id, "source": document.source, "path": document.path}
-    return place | finding | {"line": line_in_file}
+    origin = {
+        "number": document.number,
+        "id": document.id,
+        "source": document.source,
+        "path": document.path,
+    }
+    return origin | finding | {"line": line_in_file}

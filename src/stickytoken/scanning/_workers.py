@@ -51,7 +51,7 @@ def examine(text: str, rules: CleaningRules) -> TextFindings:
     if not spans:
         return None
     words: list[dict[str, Any]] = []
-    for kind in SpanKind:  # the most serious one comes first
+    for kind in SpanKind:  # the most serious kind comes first
         copies_of: Counter[str] = Counter()
         for span in spans:
             if span.kind is kind:
@@ -68,11 +68,12 @@ def examine(text: str, rules: CleaningRules) -> TextFindings:
         "share": covered / len(text),
         "line": text.count("\n", 0, spans[0].start),
         "digest": text_digest(text),
-        "excerpt": _excerpt(text, spans),
+        "excerpt": _make_excerpt(text, spans),
     }
 
 
-def _excerpt(text: str, spans: Sequence[Span]) -> list[dict[str, Any]]:
+def _make_excerpt(text: str, spans: Sequence[Span]) -> list[dict[str, Any]]:
+    """Return the text around the first findings in pieces, each as JSON values."""
     start = max(0, spans[0].start - _EXCERPT_BEFORE)
     ranges = [(span.start, span.end) for span in spans]
     pieces = excerpt(text, ranges, start, start + _EXCERPT)
@@ -156,7 +157,7 @@ class _Worker:
             with suppress(BrokenPipeError, ValueError):  # writing to a pipe that is closed on either side
                 requests.write(self._rules + json.dumps(texts, ensure_ascii=False).encode() + b"\n")
                 requests.flush()
-                self._rules = b""  # they are sent only once
+                self._rules = b""  # the rules are sent only once
                 answer = answers.readline()
         if not answer:
             raise RunError(

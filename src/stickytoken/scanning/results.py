@@ -200,7 +200,7 @@ def add_known(scan: Scan, path: Path) -> int:
         RunError: The file cannot be written.
     """
     lines = path.read_text("utf-8").splitlines() if path.is_file() else []
-    known_digests = {line.split(" ", 1)[0] for line in lines}  # with which each line begins
+    known_digests = {line.split(" ", 1)[0] for line in lines}  # each line begins with a digest
     new_lines = []
     for row in scan.documents.iter_rows(named=True):
         if row["digest"] not in known_digests:

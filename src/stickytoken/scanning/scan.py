@@ -108,8 +108,8 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
         "version": _IDENTITY_VERSION,
         "run": origin.run_identity,
         "rules": digest(rules.to_json()),
-        "documents": collection.key,
-        "columns": [*astuple(columns.text), columns.id_column, columns.source_column],
+        "documents": collection.identity,
+        "columns": [*astuple(columns.text_columns), columns.id_column, columns.source_column],
     }
     record = ScanRecord(
         schema_version=SCAN_SCHEMA_VERSION,

@@ -113,7 +113,8 @@ def scan_findings(scan: Scan, failing_kinds: Collection[str] = (SpanKind.FLAGGED
         kinds = [kind for kind in SpanKind if kind in row["kinds"]]
         failing = [kind for kind in kinds if kind in failing_kinds]
         rule = _RULE_OF[failing[0] if failing else kinds[0]]
-        # A document in a file has either a path in the repository or a place outside the repository.
+        # A file in the repository is named by `path`, a file outside the repository by `outside`; see
+        # `Finding`.
         path = None
         outside = None
         if row["path"] is not None:
@@ -144,7 +145,7 @@ def describe_findings(row: Mapping[str, Any], kind: SpanKind) -> str:
         kind: The kind of the findings whose words are named.
     """
     words = [word for word in row["words"] if word["kind"] == kind]
-    if not words:  # a scan keeps a few words of a document, which may all be of other kinds
+    if not words:  # a scan keeps only a few words of a document, which may all be findings of other kinds
         words = row["words"]
     description = ", ".join(
         f"{word['text']!r} \N{MULTIPLICATION SIGN} {word['copies']}" for word in words[:_NAMED_WORDS]

@@ -60,15 +60,15 @@ class OptionName:
     name: str
 
 
-class Reach(Enum):
+class Settable(Enum):
     """Annotation that says where a field of a settings class can be set, if not in every command."""
 
     PYTHON_ONLY = "not on the command line"
     DETECT_ONLY = "in `stickytoken detect`, but not in `stickytoken probe`"
 
 
-PYTHON_ONLY = Reach.PYTHON_ONLY
-DETECT_ONLY = Reach.DETECT_ONLY
+PYTHON_ONLY = Settable.PYTHON_ONLY
+DETECT_ONLY = Settable.DETECT_ONLY
 
 
 def check_settings(settings: DataclassInstance) -> None:
@@ -131,7 +131,7 @@ def descriptions(*documented: Any) -> Mapping[str, str]:
             description is used.
     """
     entries: dict[str, str] = {}
-    for item in reversed(documented):  # earlier ones replace later ones
+    for item in reversed(documented):  # in reverse, so that earlier descriptions replace later ones
         docstring = inspect.getdoc(item) or ""
         # A section ends before the next line that is not indented.
         sections = re.findall(r"^(?:Args|Attributes):\n((?:    .*\n?|\n)*)", docstring, flags=re.MULTILINE)
@@ -165,7 +165,7 @@ def field_type(hint: Any) -> FieldType:
         if get_origin(hint) is Annotated:
             metadata += hint.__metadata__
             hint = hint.__origin__
-        elif get_origin(hint) in (Union, UnionType):  # always of one type and None
+        elif get_origin(hint) in (Union, UnionType):  # a union of one type and None
             optional = True
             (hint,) = [alternative for alternative in get_args(hint) if alternative is not NoneType]
         elif get_origin(hint) is tuple:
@@ -215,12 +215,13 @@ class FieldType:
             return None
         if not self.repeated:
             return self._convert_one(name, value)
-        items = value if isinstance(value, (tuple, list)) else (value,)  # one value may stand alone
+        items = value if isinstance(value, (tuple, list)) else (value,)  # a single value needs no tuple
         if not items:
             raise InputError(f"{name} is empty: pass at least one value")
         return tuple(self._convert_one(name, item) for item in items)
 
     def _convert_one(self, name: str, value: Any) -> Any:
+        """Return a single value, converted to `kind`; raise InputError if it is not allowed."""
         if self.kind is int:
             return self._require_within_limits(name, whole_number(name, value))
         if self.kind is float:

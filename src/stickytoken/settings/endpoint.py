@@ -50,7 +50,7 @@ class EndpointOptions:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        _ = self.fields_of_requests  # checks them
+        _ = self.fields_of_requests  # raises an error if `request_fields` is not valid
         if self.max_cost is not None and not self.price_per_million:
             raise InputError(
                 f"max_cost is {self.max_cost:g}, but the cost is unknown without a price: pass "

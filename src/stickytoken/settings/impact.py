@@ -75,7 +75,7 @@ class ImpactSettings:
             return
         for field in fields(self):
             value = getattr(self, field.name)
-            # The user left it out, `choose_insertion` has set it, and these edits ignore it.
+            # An insertion that the user left out is set by `choose_insertion`, and ignored by these edits.
             is_chosen_insertion = field.name == "insertion" and value is Insertion.IDS
             if field.name in _NOT_FOR_PAPER and value != field.default and not is_chosen_insertion:
                 raise InputError(

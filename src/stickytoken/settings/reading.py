@@ -66,13 +66,14 @@ class Columns:
     def fill(self, texts: dict[str, str]) -> FilledText:
         """Return the text of a record, and where in it the text of each column begins.
 
-        ``texts`` is keyed by column. A column of the template that it lacks is left out, and so is white
-        space at both ends of a filled template.
+        ``texts`` is keyed by column. A column of the template that is not in ``texts`` is left out, and so is
+        white space at both ends of a filled template.
         """
         if self.template is not None:
             pieces = self._split_template()
         else:
-            # If nothing is joined, the text stays as it is in the file, even if it is blank.
+            # Blank texts are not joined to others. A single text stays as it is in the file, even if it is
+            # blank.
             to_join = [column for column, text in texts.items() if text.strip() or len(texts) == 1]
             pieces = [("" if column == to_join[0] else " ", column) for column in to_join]
         filled = ""
@@ -101,7 +102,10 @@ class Columns:
         return options
 
     def _split_template(self) -> list[tuple[str, str]]:
-        # Each column with the text before it. Behind the last text, there may be no column: an empty name.
+        """Return pairs of a text in the template and the column that follows it.
+
+        The name of the column is empty if no column follows the last text.
+        """
         if self.template is None:
             return []
         try:

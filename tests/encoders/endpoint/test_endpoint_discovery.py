@@ -71,7 +71,7 @@ def test_fields_that_an_endpoint_requires_are_sent_and_change_the_identity(serve
     served.server.behaviour.required_fields = {}
     plain = served.encoder()
     assert passages.identify() != plain.identify()
-    assert passages.answers.folder != plain.answers.folder
+    assert passages.answer_cache.folder != plain.answer_cache.folder
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_what_was_answered_is_never_sent_again_but_to_another_port(serve):
     np.testing.assert_array_equal(second.encode(TEXTS), vectors)
     assert second.identify() == identity
     assert served.server.seen == requests_seen
-    assert len(first.answers) == len(TEXTS)
+    assert len(first.answer_cache) == len(TEXTS)
     np.testing.assert_array_equal(other.encoder().encode(TEXTS), vectors)
     assert other.encoder().identify() == identity
     assert other.paid(TEXTS) == sorted(TEXTS)
@@ -146,7 +146,7 @@ def test_texts_on_which_a_server_fails_cost_no_other_text(serve, encoder, status
     good_texts = [text for text in texts if BAD not in text]
     np.testing.assert_array_equal(vectors[~is_bad], encoder.encode(good_texts))
     assert sorted(endpoint.refused) == sorted(texts[index] for index in places)
-    assert endpoint.answers.find(texts).keys() == set(good_texts)
+    assert endpoint.answer_cache.find(texts).keys() == set(good_texts)
     assert served.paid(good_texts) == sorted(good_texts)
 
 
@@ -214,7 +214,7 @@ def test_refused_dimensions_are_left_out_if_the_model_has_them_anyway(serve, enc
 
 def test_a_cache_of_another_version_is_emptied(serve, encoder):
     served = serve()
-    answers = served.encoder().answers
+    answers = served.encoder().answer_cache
     answers.keep({TEXTS[0]: np.zeros(32, np.float32)})
     answers.close()
     with sqlite3.connect(answers.folder / "answers.sqlite") as connection:
@@ -273,7 +273,7 @@ def test_another_model_under_the_name_ends_the_run_with_a_reason(serve):
     first.encode(TEXTS[:10])
     first.confirm_answers()
     served.server.behaviour.wrong = True
-    with pytest.raises(ModelError, match=naming(served.name, first.answers.folder)) as caught:
+    with pytest.raises(ModelError, match=naming(served.name, first.answer_cache.folder)) as caught:
         served.encoder().encode(TEXTS[10:20])
     assert "\n" not in str(caught.value)
     served.encoder().encode(TEXTS[:10])  # what was answered stays
@@ -294,10 +294,10 @@ def test_answers_of_another_model_do_not_stay_in_the_cache(serve, encoder):
     endpoint.encode(TEXTS[40:50])
     served.server.behaviour.wrong = True
     endpoint.encode(TEXTS[50:60])
-    assert len(endpoint.answers) == 60
+    assert len(endpoint.answer_cache) == 60
     with pytest.raises(ModelError, match=naming(served.name)):
         endpoint.encode(TEXTS[60:])
-    assert endpoint.answers.find(TEXTS).keys() == set(TEXTS[:40])
+    assert endpoint.answer_cache.find(TEXTS).keys() == set(TEXTS[:40])
     served.server.behaviour.wrong = False
     np.testing.assert_array_equal(served.encoder().encode(TEXTS), encoder.encode(TEXTS))
 
@@ -310,7 +310,7 @@ def test_a_short_run_is_checked_at_its_end(serve):
     endpoint.encode(TEXTS[:10])
     with pytest.raises(ModelError, match=naming(served.name)):
         protocol.confirm_answers(protocol.EncoderWrapper(endpoint))
-    assert len(endpoint.answers) == 0
+    assert len(endpoint.answer_cache) == 0
 
 
 @pytest.mark.usefixtures("check_every_four")
@@ -417,7 +417,7 @@ def test_a_rehearsal_has_vectors_of_the_truncated_length(serve):
 def test_a_damaged_file_of_answers_is_named_and_closed(serve, monkeypatch):
     served = serve()
     endpoint = served.encoder()
-    endpoint.answers.close()
+    endpoint.answer_cache.close()
     connections = []
 
     def connect(*arguments, **options):
@@ -426,8 +426,8 @@ def test_a_damaged_file_of_answers_is_named_and_closed(serve, monkeypatch):
 
     connect_to_database = sqlite3.connect
     monkeypatch.setattr(sqlite3, "connect", connect)
-    (endpoint.answers.folder / "answers.sqlite").write_bytes(b"no database" * 1000)
-    with pytest.raises(RunError, match=naming(endpoint.answers.folder)):
+    (endpoint.answer_cache.folder / "answers.sqlite").write_bytes(b"no database" * 1000)
+    with pytest.raises(RunError, match=naming(endpoint.answer_cache.folder)):
         served.encoder()
     assert connections
     for connection in connections:
@@ -460,7 +460,7 @@ def encode_many(name, tokenizer, cache, loaded):
 @pytest.mark.slow
 def test_a_killed_process_loses_no_answer(serve, encoder, bert_folder, own_cache):
     served = serve(seconds=0.05, batch_limit=4)
-    answers = served.encoder().answers
+    answers = served.encoder().answer_cache
     loaded = planted.processes().Event()
     process = started(encode_many, served.name, bert_folder, own_cache, loaded)
     while not loaded.wait(0.1):

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 def audit(
     source: opt.Source,
     *,
-    documents: opt.Texts[str],
-    queries: opt.Texts[str | None] = None,
-    vectors: opt.Texts[Path | None] = None,
+    documents: opt.TextsOption[str],
+    queries: opt.TextsOption[str | None] = None,
+    vectors: opt.TextsOption[Path | None] = None,
     allow: opt.AllowedWords = None,
     known: opt.KnownDocuments = None,
     columns: Columns,
@@ -46,7 +46,7 @@ def audit(
     auditing: AuditSettings,
     loading: opt.AnyModelOptions,
     computing: opt.EngineOptions,
-    out: opt.Output[Path | None] = None,
+    out: opt.OutputOption[Path | None] = None,
     limit: opt.ListLimit[int] = 10,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
@@ -94,7 +94,8 @@ def audit(
 
     def rehearse(stand_in: Any, folder: Path) -> Audit:
         """Measure with a stand-in for the encoder, which only counts texts, to estimate the cost."""
-        # The vectors of the stand-in are artificial, so they would not fit those of the index.
+        # The vectors of the stand-in are artificial, so they must not be compared with the vectors of the
+        # index.
         not_compared = None if stored_vectors is None else replace(stored_vectors, is_compared=False)
         return measure(stand_in, vectors=not_compared, out=folder)
 

@@ -51,7 +51,7 @@ def scan(
     source_column: Annotated[str | None, opt.setting()] = None,
     workers: Annotated[int | None, opt.setting(min=1)] = None,
     folder: Annotated[Path | None, opt.output_option("--scan-folder")] = None,
-    out: opt.Output[Path | None] = None,
+    out: opt.OutputOption[Path | None] = None,
     write_known: Annotated[Path | None, opt.setting()] = None,
     output_format: opt.FormatChoice[ScanFormat | None] = None,
     limit: Annotated[int, opt.setting(min=1)] = 20,
@@ -153,7 +153,8 @@ def _format_scan(scan: Scan, output_format: ScanFormat) -> str:
         return as_json(sarif(scan_findings(scan), RULES, __version__, find_gaps(scan)))
     import polars as pl
 
-    # CSV has no lists: those of words and of pieces of an excerpt are joined to one text each.
+    # CSV has no lists, so the words of a document are joined to one text, and so are the pieces of its
+    # excerpt.
     texts_of_lists = pl.col("words", "excerpt").list.eval(pl.element().struct.field("text"))
     table = scan.worst.with_columns(texts_of_lists.list.join(" | "), pl.col("kinds").list.join(" "))
     hostile_columns = pl.col("id", "source", "path", "words", "excerpt")
@@ -172,7 +173,7 @@ def _print_scan(scan: Scan, limit: int) -> None:
         _print_worst_documents(scan, limit)
     folder = "" if scan.path is None else f"; scan: {scan.path}"
     documents = f"{counted(result.documents, 'document')} of {scan.record.documents}"
-    # In total, because an earlier call may have done some of the work.
+    # The time is the total of all calls, because an earlier call may have done some of the work.
     console.print_line(f"{documents}, {result.seconds:,.0f} s in total{folder}")
     console.inform(f"read: {result.reading}")
     _inform_skipped(result.skipped, result.skipped_first, "skipped")
@@ -230,10 +231,10 @@ def clean(
     audit: opt.AuditFolder = None,
     allow: opt.AllowedWords = None,
     known: opt.KnownDocuments = None,
-    out: opt.Output[Path | None] = None,
-    quarantine: opt.Output[Path | None] = None,
+    out: opt.OutputOption[Path | None] = None,
+    quarantine: opt.OutputOption[Path | None] = None,
     diff: Annotated[bool, opt.output_option("--diff")] = False,
-    rules_out: opt.Output[Path | None] = None,
+    rules_out: opt.OutputOption[Path | None] = None,
     output_format: opt.FormatChoice[CleanFormat] = CleanFormat.TEXT,
 ) -> None:
     """Remove copies of flagged tokens and special tokens from documents, or set such documents aside.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def embed(
     model: opt.ModelOrEndpoint,
     source: Annotated[str, opt.texts_option("--input")],
-    out: opt.Output[Path],
+    out: opt.OutputOption[Path],
     *,
     columns: Columns,
     loading: opt.AnyModelOptions,
@@ -104,8 +104,8 @@ Preset = StrEnum("Preset", "STS")
 @command()
 def evaluate(
     model: opt.ModelOrEndpoint,
-    task: opt.Texts[list[str] | None] = None,
-    preset: opt.Texts[Preset | None] = None,
+    task: opt.TextsOption[list[str] | None] = None,
+    preset: opt.TextsOption[Preset | None] = None,
     *,
     loading: opt.AnyModelOptions,
     output_format: opt.OutputFormat = opt.Format.TABLE,
@@ -231,9 +231,9 @@ def _print_differences(score: str, differences: Sequence[Difference]) -> None:
 @command()
 def tune(
     model: opt.Model,
-    task: opt.Texts[Path],
+    task: opt.TextsOption[Path],
     *,
-    prompt: opt.Language[str] = "prompteol",
+    prompt: opt.LanguageOption[str] = "prompteol",
     start: Annotated[NaturalNumber | None, opt.setting()] = None,
     loading: LoadingSettings,
     output_format: opt.OutputFormat = opt.Format.TABLE,

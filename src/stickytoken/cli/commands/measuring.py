@@ -42,7 +42,7 @@ class CorpusOptions(Columns):
             and similarity.
     """
 
-    sentences: opt.Texts[str | None] = None
+    sentences: opt.TextsOption[str | None] = None
     pairs: opt.Setting[Path | None] = None
 
     def read(self) -> Sentences | None:
@@ -139,8 +139,8 @@ def _help_for(name: str, methods: Sequence[str]) -> str:
         default = getattr(default_settings, name)
         defaults[method] = f"{default:g}" if isinstance(default, float) else str(default)
     if "Default: " in description:
-        # The description says what the default is, because the default in the code is only None. Name the
-        # methods that have the setting.
+        # The description names the default, because the default in the code is None. So only the methods that
+        # have the setting are added.
         method_names = ", ".join(defaults)
         return f"{description.removesuffix('.')} ({method_names})."
     if len(methods) == len(SETTINGS_OF_METHOD) and len(set(defaults.values())) == 1:
@@ -156,7 +156,7 @@ def detect(
     corpus: CorpusOptions,
     tokens: opt.Tokens = None,
     sample: Annotated[int | None, opt.texts_option(min=1)] = None,
-    out: opt.Output[Path | None] = None,
+    out: opt.OutputOption[Path | None] = None,
     method: Annotated[MethodOptions, method_options(for_probe=False)],
     loading: opt.AnyModelOptions,
     computing: opt.EngineOptions,
@@ -197,11 +197,12 @@ def detect(
     def rehearse(stand_in: Any, folder: Path) -> object:
         """Detect with a stand-in for the encoder, which only counts texts, to estimate the cost.
 
-        From the confirming round of profile on, the number of texts depends on the results. That of special
-        tokens, which are measured earlier, depends on them, too, but they are few.
+        From the confirming round of profile on, the number of texts depends on the results. The number of
+        texts for special tokens, which are measured earlier, depends on results too, but special tokens are
+        few.
         """
         if isinstance(settings, ProfileSettings):
-            # How many tokens are measured, at most.
+            # The maximum number of tokens that are measured.
             token_count = sample or len(stand_in.tokenizer.entries)
             if named is not None and sample is None:
                 token_count = len(token_ids(categorize(stand_in.tokenizer), named))

@@ -56,7 +56,8 @@ def tokens(
             model, revision=revision, trust_remote_code=trust_remote_code, route=route
         )
         vocabulary = categorize(tokenizer)
-    listed = vocabulary.frame().filter(category=category) if category else None  # else only counts are shown
+    # Without --category, only the counts of all categories are shown.
+    listed = vocabulary.frame().filter(category=category) if category else None
     if output_format is opt.Format.JSON:
         document = {
             "model": model,
@@ -87,12 +88,12 @@ def _print_vocabulary(title: str, vocabulary: Vocabulary) -> None:
 @command()
 def show(
     run: opt.RunFolder,
-    token: opt.Texts[str | None] = None,
-    verdict: opt.Texts[str | None] = None,
+    token: opt.TextsOption[str | None] = None,
+    verdict: opt.TextsOption[str | None] = None,
     category: opt.InCategory = None,
-    contains: opt.Texts[str | None] = None,
+    contains: opt.TextsOption[str | None] = None,
     validated: Annotated[bool, opt.texts_option("--validated")] = False,
-    sort: opt.Output[str | None] = None,
+    sort: opt.OutputOption[str | None] = None,
     limit: opt.ListLimit[int | None] = None,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
@@ -134,7 +135,9 @@ def show(
 
 
 def _sort_rows(run: stickytoken.Run, verdict: str | None, validated: bool, sort: str | None) -> pl.DataFrame:
-    """Return the tokens of a run that have this verdict, or any if ``validated``; largest value first.
+    """Return the tokens of a run in descending order of the column ``sort``, or of the usual column if None.
+
+    Only tokens with this verdict are returned or, if ``validated`` is set, only tokens with any verdict.
 
     Raises:
         InputError: The method of the run has no such column or verdict, or `validated` is set although the
@@ -142,7 +145,7 @@ def _sort_rows(run: stickytoken.Run, verdict: str | None, validated: bool, sort:
     """
     table = run.method.TABLE
     subject = f"the run in {run.path} used the method {run.record.method}"
-    # The columns that the user sees come first, because a message lists the names.
+    # The columns that the user sees come first, because the error lists the names in this order.
     listed_first = dict.fromkeys([*(column.key for column in table.listed), *run.tokens.columns])
     sortable = [name for name in listed_first if name != "token_id" and run.tokens[name].dtype.is_numeric()]
     if sort is not None and sort not in sortable:
@@ -168,8 +171,8 @@ _STRONGEST = 8
 
 def print_rows(title: str, run: stickytoken.Run, rows: pl.DataFrame) -> None:
     """Print a table of tokens, with a category column only if a token has a category other than OK."""
-    has_unusual = not rows.is_empty() and not (rows["category"] == "OK").all()
-    category = [Column("category", "category")] if has_unusual else []
+    has_other_category = not rows.is_empty() and not (rows["category"] == "OK").all()
+    category = [Column("category", "category")] if has_other_category else []
     if not run.method.TABLE.judges_every_token:
         import polars as pl
 
@@ -227,10 +230,10 @@ def _print_tokens(title: str, run: stickytoken.Run, rows: pl.DataFrame) -> None:
 
 def _effort_line(run: stickytoken.Run) -> str:
     """Return a line that says how much was computed for the run, and where it is."""
-    texts = run.result.sequences
-    per_token = texts / max(1, len(run.tokens))
+    text_count = run.result.sequences
+    texts_per_token = text_count / max(1, len(run.tokens))
     time_taken = console.minutes(run.result.seconds)
-    return f"{texts:,} texts, {per_token:.1f} per token, {time_taken}. Run folder: {run.path}"
+    return f"{text_count:,} texts, {texts_per_token:.1f} per token, {time_taken}. Run folder: {run.path}"
 
 
 # Columns of two tables: the first lists all models in the paper, the second lists the tokens of one model.
@@ -269,8 +272,8 @@ _TOKENS = (
 @command()
 def published(
     model: opt.Argument[str | None] = None,
-    run: opt.Texts[Path | None] = None,
-    add: opt.Texts[list[Path] | None] = None,
+    run: opt.TextsOption[Path | None] = None,
+    add: opt.TextsOption[list[Path] | None] = None,
     output_format: opt.FormatChoice[TableFormat] = TableFormat.TABLE,
 ) -> None:
     """Look up the published results of forty models. Needs no model and no network.
@@ -288,7 +291,7 @@ def published(
     opened = None if run is None else stickytoken.open_run(run)
     if model is None and opened is not None:
         model = paper.model_of_run(opened)
-    facts: Mapping[str, Any] | None = None  # of a single model
+    facts: Mapping[str, Any] | None = None  # the published facts about a single model
     comparison: list[str] = []  # sentences on a run and the published results
     if add and (model is not None or run is not None):
         raise InputError("--add adds runs to the table of all models: leave out the model and --run")
@@ -322,7 +325,7 @@ def published(
 def _print_published_json(
     facts: Mapping[str, Any] | None, listed: pl.DataFrame, comparison: list[str]
 ) -> None:
-    """Print the tokens of the model that ``facts`` are about or, if it is None, all models."""
+    """Print the table ``listed`` as JSON: tokens of the model that ``facts`` describe, or else all models."""
     from stickytoken import published as paper
 
     document: dict[str, Any] = {"models": listed.to_dicts()}
@@ -349,7 +352,7 @@ CardFormat = StrEnum("CardFormat", "MD JSON")
 @command()
 def card(
     run: opt.RunFolder,
-    model_card: opt.Output[Path | None] = None,
+    model_card: opt.OutputOption[Path | None] = None,
     table: Annotated[bool, opt.output_option("--table")] = False,
     output_format: opt.FormatChoice[CardFormat] = CardFormat.MD,
 ) -> None:
@@ -386,9 +389,9 @@ ReportFormat = StrEnum("ReportFormat", "HTML MD JSON")
 def report(
     run: opt.RunFolder,
     output_format: opt.FormatChoice[ReportFormat | None] = None,
-    out: opt.Output[Path | None] = None,
-    figures: opt.Output[Path | None] = None,
-    explanations: opt.Texts[Path | None] = None,
+    out: opt.OutputOption[Path | None] = None,
+    figures: opt.OutputOption[Path | None] = None,
+    explanations: opt.TextsOption[Path | None] = None,
     open_it: Annotated[bool, opt.output_option("--open")] = False,
 ) -> None:
     """Write a report of a run as HTML, Markdown or JSON. Needs no model.
@@ -405,16 +408,18 @@ def report(
     """
     from stickytoken.reports import REPORT_FILE, format_of
 
-    written = format_of(out).value if output_format is None else output_format.value
-    html = written == ReportFormat.HTML
-    if open_it and not html:
+    format_name = format_of(out).value if output_format is None else output_format.value
+    is_html = format_name == ReportFormat.HTML
+    if open_it and not is_html:
         raise InputError(
-            f"--open needs an HTML file, but the format is {written}: leave out --open or the format"
+            f"--open needs an HTML file, but the format is {format_name}: leave out --open or the format"
         )
-    if html and out is None:
+    if is_html and out is None:
         out = run.expanduser() / REPORT_FILE
     with console.status("writing the report"):
-        text = stickytoken.report(run, format=written, out=out, figures=figures, explanations=explanations)
+        text = stickytoken.report(
+            run, format=format_name, out=out, figures=figures, explanations=explanations
+        )
     if out is None:
         console.print_document(text)
     else:

@@ -50,12 +50,12 @@ _TOKENS = (
 def repair(
     run: opt.RunFolder,
     *,
-    out: opt.Output[Path],
+    out: opt.OutputOption[Path],
     tokens: opt.RunsTokens = None,
-    sentences: opt.Texts[str | None] = None,
-    task: opt.Texts[str | None] = None,
+    sentences: opt.TextsOption[str | None] = None,
+    task: opt.TextsOption[str | None] = None,
     repairing: RepairSettings,
-    affected: opt.Texts[Path | None] = None,
+    affected: opt.TextsOption[Path | None] = None,
     columns: Columns,
     model: opt.RunsModel = None,
     loading: opt.ModelOptions,
@@ -146,7 +146,7 @@ def check(
     *,
     context: typer.Context,
     revision: opt.Revision = None,
-    folder: opt.Texts[Path | None] = None,
+    folder: opt.TextsOption[Path | None] = None,
     fail_on: Annotated[
         str | None,
         opt.method_option(
@@ -157,8 +157,8 @@ def check(
         ),
     ] = None,
     max_tokens: Annotated[int | None, opt.method_option("--max", min=0)] = None,
-    baseline: opt.Method[Path | None] = None,
-    documents: opt.Texts[str | None] = None,
+    baseline: opt.MethodOption[Path | None] = None,
+    documents: opt.TextsOption[str | None] = None,
     columns: Columns,
     audit: opt.AuditFolder = None,
     allow: opt.AllowedWords = None,
@@ -170,7 +170,7 @@ def check(
         ),
     ] = None,
     output_format: opt.FormatChoice[CheckFormat] = CheckFormat.TABLE,
-    out: opt.Output[Path | None] = None,
+    out: opt.OutputOption[Path | None] = None,
 ) -> None:
     """Check whether a model can ship, and whether documents can be indexed.
 
@@ -215,7 +215,7 @@ def check(
         "baseline": baseline,
         "fail_on_documents": fail_on_documents or None,
     }
-    # What was not passed has the default of the library.
+    # An option that was not passed has the default of the library.
     arguments: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if names_rules_file(source) and _is_typed(context, "source"):
         # pyproject.toml may set these options for the project's model. If the user names a rules file instead
@@ -280,10 +280,10 @@ def _words_of_audit(audit: Path, source: str) -> tuple[str, ...]:
     from stickytoken.detection.run import is_run
     from stickytoken.scanning.scan import read_rules
 
-    run_identity = None  # for a model, the run is not known yet
+    run_identity = None  # stays None for a model, whose run is not known yet
     if names_rules_file(source) or is_run(source):
         run_identity = read_rules(source).run_identity  # of the run, or of the run that the rules are from
-    # Raises InputError if the audit belongs to another run than this one.
+    # This call raises an InputError if the audit belongs to another run.
     return opt.words_of_audit(audit, run_identity)
 
 
@@ -323,7 +323,7 @@ def _write_document(
 ) -> None:
     """Write the outcome of a check for a build server, unless the format is a table.
 
-    The summary is the JSON document. The other formats are made of the rest.
+    ``summary`` is the JSON document. The documents of the other formats are made of the keyword arguments.
     """
     if output_format is CheckFormat.TABLE:
         return
@@ -424,11 +424,11 @@ def _print_tokens(check: Check, findings: Sequence[Finding], *, is_quiet: bool) 
 @command(settings=("route", "truncate_dim", "layer"))
 def demo(
     run: Annotated[list[Path] | None, opt.texts_option("--run")] = None,
-    folder: opt.Texts[Path] = Path("runs"),
+    folder: opt.TextsOption[Path] = Path("runs"),
     *,
     model: Annotated[str | None, opt.model_option()] = None,
     loading: opt.AnyModelOptions,
-    port: opt.Output[int] = 7860,
+    port: opt.OutputOption[int] = 7860,
     share: Annotated[bool, opt.output_option("--share")] = False,
     open_it: Annotated[bool, opt.output_option("--open")] = False,
     output_format: opt.OutputFormat = opt.Format.TABLE,

@@ -39,12 +39,12 @@ def explain(
     tokens: opt.TokenArguments,
     text: Annotated[list[str] | None, opt.texts_option("--text")] = None,
     *,
-    sentences: opt.Texts[str | None] = None,
+    sentences: opt.TextsOption[str | None] = None,
     columns: Columns,
     model: opt.RunsModel = None,
     settings: ExplainSettings,
     loading: opt.ModelOptions,
-    out: opt.Output[Path | None] = None,
+    out: opt.OutputOption[Path | None] = None,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
     """Show what copies of a token do inside a model, compared with copies of matched benign tokens.
@@ -140,7 +140,7 @@ def _print_token(explanation: Explanation, token: TokenExplanation) -> None:
     from stickytoken.explanation.statistics import furthest
 
     tables = explanation.of_token(token.token_id)
-    # Each measure at the layer where the token differs most.
+    # For each measure, the row of the layer at which the token differs most from benign tokens.
     row_by_measure = {row["measure"]: row for row in furthest(tables["measures"])}
     measures = []
     for name in _PRINTED_MEASURES:
@@ -178,11 +178,11 @@ def why(
     first: Annotated[str, typer.Argument(metavar="TEXT")],
     second: Annotated[str, typer.Argument(metavar="TEXT")],
     *,
-    run: opt.Texts[Path | None] = None,
+    run: opt.TextsOption[Path | None] = None,
     words: Annotated[bool, opt.texts_option("--words")] = False,
     loading: opt.ModelOptions,
     top: opt.ListLimit[int] = 10,
-    html: opt.Output[Path | None] = None,
+    html: opt.OutputOption[Path | None] = None,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
     """Show which pairs of tokens make two texts similar, and what deleting each token changes.
@@ -209,7 +209,7 @@ def why(
     opt.require_found(model, loading)
     opened = None if run is None else stickytoken.open_run(run)
     record = None if opened is None else opened.record
-    # With a run, the model is loaded as for the run, but from where the user says it is.
+    # With a run, the model is loaded with the settings of the run, but from where the user says it is.
     encoder = opt.load_later(model, loading, record, moved_to=model)
     with console.late_progress(seconds=3) as progress:
         attribution = stickytoken.why(encoder, first, second, run=opened, words=words, progress=progress)
@@ -256,8 +256,8 @@ def _print_matrix(attribution: stickytoken.Why) -> None:
     strength = abs(matrix)
     width_for_cells = console.stdout().width - _LABEL_WIDTH - 2
     max_columns = max(1, width_for_cells // (_CELL_WIDTH + 1))  # a space follows each cell
-    rows = _places_of_largest(strength.max(axis=1), _MAX_ROWS)
-    columns = _places_of_largest(strength.max(axis=0), max_columns)
+    rows = _find_indices_of_largest(strength.max(axis=1), _MAX_ROWS)
+    columns = _find_indices_of_largest(strength.max(axis=0), max_columns)
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, header_style="bold")
     table.add_column("", max_width=_LABEL_WIDTH, no_wrap=True, overflow="ellipsis")
     for column in columns:
@@ -279,7 +279,7 @@ def _print_matrix(attribution: stickytoken.Why) -> None:
     console.print_line("")
 
 
-def _places_of_largest(values: NDArray[np.floating], count: int) -> list[int]:
+def _find_indices_of_largest(values: NDArray[np.floating], count: int) -> list[int]:
     order = (-values).argsort(kind="stable")[:count]
     return sorted(order.tolist())
 
@@ -300,14 +300,14 @@ Preset = StrEnum("Preset", "PAPER")
 def impact(
     source: opt.Source,
     *,
-    task: opt.Texts[list[str] | None] = None,
-    preset: opt.Texts[Preset | None] = None,
+    task: opt.TextsOption[list[str] | None] = None,
+    preset: opt.TextsOption[Preset | None] = None,
     tokens: opt.RunsTokens = None,
     model: opt.RunsModel = None,
     settings: ImpactSettings,
     loading: opt.AnyModelOptions,
     computing: opt.EngineOptions,
-    out: opt.Output[Path | None] = None,
+    out: opt.OutputOption[Path | None] = None,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
     """Measure what sticky tokens cost on a task. Run the command again to continue after an interruption.

@@ -133,7 +133,7 @@ class Secret:
             html.escape(self._value),
             base64.b64encode(self._value.encode()).decode("ascii"),
         )
-        for spelling in dict.fromkeys(spellings):  # most of them are usually the same
+        for spelling in dict.fromkeys(spellings):  # each once, because most spellings are usually the same
             pattern = re.escape(spelling)
             if len(spelling) < _SHORTEST_KEY_IN_WORDS:  # it may be part of an ordinary word
                 pattern = rf"(?<!\w){pattern}(?!\w)"

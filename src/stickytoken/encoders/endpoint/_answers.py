@@ -96,8 +96,10 @@ def _parse_body(content: str | bytes, count: int) -> _Body:
 
 
 def _find_positions_in_request(items: Sequence[_Item]) -> list[int]:
+    """Return the position in the request of each item's text."""
     in_order = list(range(len(items)))
-    # Some servers send no indices, or 0 for every vector. Their vectors are in the order of the texts.
+    # Some servers send no indices, or 0 for every vector. The vectors of such servers are in the order of the
+    # texts.
     all_indices_are_equal = len({item.index for item in items}) == 1  # all None, or all 0
     if all_indices_are_equal:
         return in_order
@@ -145,6 +147,7 @@ def _decode_vector(embedding: Any) -> NDArray[np.float32]:
 
 
 def _read_token_count(usage: Any) -> int | None:
+    """Return the number of tokens in a response's ``usage`` field; None if it is missing or impossible."""
     if not isinstance(usage, dict):
         return None
     for name in ("prompt_tokens", "total_tokens"):  # some servers have only one of them

@@ -34,7 +34,7 @@ CREATE TABLE IF NOT EXISTS unchecked (text BLOB PRIMARY KEY);
 """
 
 
-class Answers:
+class AnswerCache:
     """The cache of one model, which several threads and processes may use at the same time.
 
     The cache holds vectors of texts, the server's reasons for refusing other texts, and facts about the
@@ -122,10 +122,13 @@ class Answers:
                 self._connection = None
 
     def _select(self, query: str, texts: Sequence[str]) -> dict[str, Any]:
-        """``query`` selects hashes of texts and one more column, and ends with ``IN``."""
+        """Return a column of the rows of some texts, keyed by text; texts without a row are left out.
+
+        ``query`` selects the hash of a text and this column, and ends with ``IN``.
+        """
         text_of_hash = {_hash_text(text): text for text in texts}
         hashes = list(text_of_hash)
-        values: dict[str, Any] = {}  # keyed by text; texts without a row are left out
+        values: dict[str, Any] = {}
         for start in range(0, len(hashes), _VALUES_IN_QUERY):
             queried_hashes = hashes[start : start + _VALUES_IN_QUERY]
             placeholders = ",".join("?" * len(queried_hashes))
@@ -147,6 +150,7 @@ class Answers:
 
     @contextmanager
     def _lock_connection(self) -> Iterator[sqlite3.Connection]:
+        """Yield the connection to the cache, which no other thread uses meanwhile."""
         with self._lock:
             try:
                 if self._connection is None:

@@ -79,7 +79,7 @@ class RefusedError(Exception):
 
     Attributes:
         access_error: if the HTTP status suggests a wrong key or a wrong name of the model, the error that
-            says so; otherwise None. It is to be raised once the server also refuses other texts.
+            says so; otherwise None. This error is to be raised once the server also refuses other texts.
     """
 
     def __init__(self, reason: str, access_error: ModelError | None = None) -> None:
@@ -112,7 +112,8 @@ def request_formats(dimensions: int | None) -> Iterator[RequestFormat]:
         dimensions: number of components that the user requests; if None, the ``dimensions`` field is never
             sent.
     """
-    # If no number is requested, the field is never sent, so False would only repeat the same requests.
+    # If no number is requested, the field is never sent, so formats without it would repeat the same
+    # requests.
     sends_dimensions = (True,) if dimensions is None else (True, False)
     for with_dimensions in sends_dimensions:
         for encoding in _ENCODINGS:
@@ -262,7 +263,7 @@ class Client:
         self._api = openai.OpenAI(
             base_url=address.base_url,
             api_key=self._key.reveal() or "none",  # an empty key is refused before anything is sent
-            max_retries=0,  # `request` does it
+            max_retries=0,  # `request` sends failed requests again
             timeout=openai.Timeout(
                 options.request_seconds, connect=min(options.request_seconds, _CONNECT_SECONDS)
             ),
@@ -332,6 +333,7 @@ class Client:
         return reply
 
     def _attempt(self, texts: Sequence[str], reserved: float, counts_tokens: bool) -> Reply:
+        """Send a request once, and record its cost. The arguments are those of `request`."""
         self.spending.reserve(reserved)
         try:
             reply = self._send(texts)
@@ -349,6 +351,7 @@ class Client:
         return reply
 
     def _send(self, texts: Sequence[str]) -> Reply:
+        """Send the texts once, and return the parsed answer."""
         content, seconds = self._post(texts)
         try:
             answer = read_answer(content, len(texts))
@@ -403,6 +406,7 @@ class Client:
         return f"check the URL, which usually ends in /v1, as in {advised_url}#{self.address.model}"
 
     def _translate_sdk_error(self, error: Any) -> Exception:
+        """Return the error of this module that stands for an error of the `openai` library."""
         # The class of an error of httpx, on which the SDK is built.
         cause = type(error.__cause__).__name__
         if isinstance(error, self._sdk.APITimeoutError):
@@ -425,7 +429,8 @@ class Client:
             )
         if status in _TEMPORARY or status >= 500:
             return TemporaryError(reason, Failure.REFUSED, seconds_to_wait(headers))
-        # A refusal may concern only these texts. A wrong key or name is reported once others are refused too.
+        # A refusal may concern only these texts. A wrong key or name is reported once other texts are refused
+        # too.
         if status in (401, 403):
             if not self._key:
                 return RefusedError(reason, make_missing_key_error(self.address))

@@ -165,7 +165,7 @@ class Sender:
         """Send texts in one request, and keep their vectors.
 
         Returns:
-            The texts that got no vector; None if all got one.
+            The texts that got no vector; None if every text got one.
 
         Raises:
             ModelError: the server gives no vectors at all.
@@ -174,8 +174,8 @@ class Sender:
         try:
             reply = self._send(texts, attempts)
         except RefusedError as error:
-            # A refusal of several texts may be due to one of them or to their number, so they are divided
-            # before the server is suspected.
+            # A refusal of several texts may be due to a single text or to their number, so the texts are
+            # divided before the server is suspected.
             if len(texts) == 1 or error.access_error is not None:
                 self._require_working_server(started, error.access_error)
             return _Unanswered(texts, str(error), may_be_too_many=True)
@@ -196,15 +196,18 @@ class Sender:
         return self.client.request(texts, reserved, counts_tokens=self.counts_tokens, attempts=attempts)
 
     def _require_working_server(self, since: float, access_error: ModelError | None) -> None:
-        """Raise an error, such as the ``access_error`` of a failed request, unless its texts are to blame."""
+        """Raise an error if the server does not work, so that the texts of a failed request are not to blame.
+
+        ``since`` is when the request was sent. ``access_error`` is the error to raise for it if there is one.
+        """
         if self.client.last_answer > since:
             return  # the server has answered another request
         try:
-            self._send(_CONTROL_TEXTS, attempts=None)  # which it has answered before
+            self._send(_CONTROL_TEXTS, attempts=None)
         except RefusedError as error:
             raise (access_error or error.access_error or self.client.make_refusal_error(error)) from None
         except TemporaryError as error:
-            if self.client.stopped.is_set():  # no retries, because another request failed or after Ctrl-C
+            if self.client.stopped.is_set():  # there were no retries: another request failed, or Ctrl-C
                 return
             name = self.client.address.name
             raise access_error or ModelError(

@@ -238,10 +238,11 @@ def _is_same_vector(first: NDArray[np.float32], second: NDArray[np.float32]) -> 
 
 
 def _join_replies(first: Reply, second: Reply) -> Reply:
-    tokens = None  # unless the server has counted both
+    """Return two replies as if they answered a single request."""
+    tokens = None  # stays None unless the server has counted the tokens of both requests
     if first.tokens is not None and second.tokens is not None:
         tokens = first.tokens + second.tokens
-    return Reply(  # without problems: all of their vectors are usable
+    return Reply(  # without `problems`, because `_Questions.ask` returns only usable vectors
         vectors=np.concatenate([first.vectors, second.vectors]),
         tokens=tokens,
         seconds=first.seconds + second.seconds,
@@ -267,6 +268,7 @@ class _Questions:
         self.timed: list[tuple[int, float]] = []
 
     def ask(self, texts: Sequence[str]) -> Reply:
+        """Send texts, in smaller requests if they are refused, and return one reply with all vectors."""
         own_tokens = sum(self.count_own(texts))
         expected_tokens = own_tokens + _MOST_EXTRA_TOKENS * len(texts)
         try:
@@ -324,7 +326,10 @@ class _Questions:
         return ModelError(f"{self.name} gives no usable answer ({error}): check the server, or try later")
 
     def use_base64_if_it_agrees(self, vectors: NDArray[np.float32]) -> None:
-        """Base64 is shorter. ``vectors`` are those of the fixed texts, received as lists."""
+        """Ask for vectors in base64, which is shorter, from now on, if a vector is then the same as before.
+
+        ``vectors`` are the vectors of the fixed texts, received as lists.
+        """
         format_of_lists = self.client.request_format
         if format_of_lists.encoding == "omitted":  # the server refuses the field that asks for base64
             return
@@ -341,6 +346,7 @@ class _Questions:
             self.client.request_format = format_of_lists
 
     def ask_in_opposite_order(self, dimension: int) -> NDArray[np.float64]:
+        """Send the fixed texts in reverse, and return their unit vectors in the usual order, shape (n, d)."""
         try:
             reply = self.ask(SENTINELS[::-1])
         except RefusedError as error:
@@ -352,13 +358,14 @@ class _Questions:
                 f"{self.name} gives vectors of {dimension} components and then of "
                 f"{reply.vectors.shape[1]}: several models answer under this name"
             )
-        return exact_unit_vectors(reply.vectors)[::-1]  # in the usual order, shape (n, d)
+        return exact_unit_vectors(reply.vectors)[::-1]
 
     def ask_for_counts(self, max_length: int | None, tokenizer_known: bool) -> _Counting:
         """Find out how the server counts tokens, from one request with short texts and one with longer texts.
 
-        It is taken to use the user's tokenizer if both find almost the same difference between the requests.
-        If the user said that it does (``tokenizer_known``), but it doesn't, a ModelError is raised.
+        The server is taken to use the user's tokenizer if both find almost the same difference between the
+        two requests. If the user said so (``tokenizer_known``), but it is not the case, a ModelError is
+        raised.
 
         Returns:
             The number of special tokens per text (``overhead``) if the tokenizers are the same, otherwise how
@@ -366,14 +373,14 @@ class _Questions:
             reports no counts, or counts something other than tokens.
         """
         does_not_count = _Counting(counts_tokens=False)
-        longer = [  # those that the model reads in full
+        longer = [  # the longer texts that the model reads in full
             text
             for text, tokens in zip(_LONGER, self.count_own(_LONGER), strict=True)
             if max_length is None or tokens <= max_length
         ]
         if not longer:
             return does_not_count
-        short = _SHORT[: len(longer)]  # as many
+        short = _SHORT[: len(longer)]  # as many short texts
         counted_short = self._ask_for_count(short)
         counted_longer = self._ask_for_count(longer)
         if counted_short is None or counted_longer is None:
@@ -410,7 +417,8 @@ class _Questions:
 
 
 def _differences_in_other_units(short: Sequence[str], longer: Sequence[str]) -> list[int]:
-    # How much more the longer texts have than the short ones, in characters, bytes and words.
+    """Return how much more the longer texts have than the short texts, in characters, bytes and words."""
+
     def subtract(size_of: Callable[[str], int]) -> int:
         return sum(map(size_of, longer)) - sum(map(size_of, short))
 
@@ -421,9 +429,12 @@ def _differences_in_other_units(short: Sequence[str], longer: Sequence[str]) -> 
 
 
 def _measure_noise(first_units: NDArray[np.float64], second_units: NDArray[np.float64]) -> float:
-    # The standard deviation of the cosine between two fixed texts, across two requests for all their vectors.
+    """Return the standard deviation of the cosine between two fixed texts across two requests.
+
+    Both arrays have the unit vectors of the fixed texts in a request, shape (texts, d).
+    """
     pairs_of_texts = np.triu_indices(len(SENTINELS), 1)
     first_cosines = (first_units @ first_units.T)[pairs_of_texts]
     second_cosines = (second_units @ second_units.T)[pairs_of_texts]
-    variances = np.var([first_cosines, second_cosines], axis=0, ddof=1)  # one for each pair
+    variances = np.var([first_cosines, second_cosines], axis=0, ddof=1)  # shape (pairs,)
     return float(np.sqrt(variances.mean()))

@@ -61,19 +61,21 @@ class CostEstimate:
 class _Recorded:
     """What all texts recorded so far add up to, in all roles."""
 
-    texts: set[str] = field(default_factory=set)  # all that have been counted, with the prompt
-    requests: int = 0
-    requests_at_confirmation: int = 0  # when a measurement last ended with a check
-    confirmations: int = 0
-    to_send: int = 0
-    cached: int = 0
-    tokens: float = 0.0  # of texts to send; a fraction, because a server's tokens per text are an average
-    longest: float = 0.0  # number of tokens in the longest text since the first stage began
-    has_begun: bool = False
-    # The first stage whose texts depend on earlier results, and how many texts are encoded from it on.
+    texts: set[str] = field(default_factory=set)  # all texts that have been counted, with their prompts
+    request_count: int = 0
+    requests_at_confirmation: int = 0  # value of `request_count` when a measurement last ended with a check
+    confirmation_count: int = 0  # how many measurements have ended with a check
+    count_to_send: int = 0  # number of texts that would be sent
+    cached_count: int = 0  # number of texts whose vectors are cached
+    # Number of tokens in the texts to send; a fraction, because a server's extra tokens per text are an
+    # average.
+    token_count: float = 0.0
+    longest_text: float = 0.0  # number of tokens in the longest text since the first stage began
+    has_begun: bool = False  # whether a stage has begun
+    # The first stage whose texts depend on earlier results, and the maximum number of texts from then on.
     first_uncertain_stage: str | None = None
-    most_uncertain_texts: int = 0  # at most
-    # The cost of all stages before the first uncertain one, or None until that one begins.
+    most_uncertain_texts: int = 0
+    # The cost of all stages before `first_uncertain_stage`; None until this stage begins.
     cost_of_certain_stages: CostEstimate | None = None
 
 
@@ -113,46 +115,48 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         if not texts:
             return np.empty((0, self.dimension), np.float32)
         prompt = self._encoder.prompt
-        # Those in the cache, keyed by text with the prompt; the others are added below.
-        vectors = self._encoder.answers.find([prompt + text for text in dict.fromkeys(texts)])
+        # The cached vectors, keyed by text with the prompt. Artificial vectors are added below.
+        vectors = self._encoder.answer_cache.find([prompt + text for text in dict.fromkeys(texts)])
         self._count_texts(texts, vectors.keys())
         uncached_texts = [text for text in texts if prompt + text not in vectors]
-        for text, ids in zip(uncached_texts, self._choose_ids_for_vectors(uncached_texts), strict=True):
-            vectors[prompt + text] = self._make_artificial_vector(ids)
+        ids_of_texts = self._token_ids_or_hashes(uncached_texts)
+        for text, token_ids in zip(uncached_texts, ids_of_texts, strict=True):
+            vectors[prompt + text] = self._make_artificial_vector(token_ids)
         return np.stack([vectors[prompt + text] for text in texts])[:, : self._encoder.truncate_dim]
 
     def _count_texts(self, texts: Sequence[str], cached: Collection[str]) -> None:
+        """Count each text that has not been counted before. ``cached`` has the texts with cached vectors."""
         recorded = self._recorded
         distinct_texts = dict.fromkeys(self._encoder.prompt + text for text in texts)
         new_texts = [text for text in distinct_texts if text not in recorded.texts]
         to_send = [text for text in new_texts if text not in cached]
-        recorded.cached += len(new_texts) - len(to_send)
-        recorded.to_send += len(to_send)
-        recorded.requests += len(self._encoder.batches(to_send))
-        recorded.tokens += self._encoder.count_by_server(to_send)
-        # The longest text so far stands for those of later stages. Texts from before the first stage, which
-        # are only there to be chosen from, would not.
+        recorded.cached_count += len(new_texts) - len(to_send)
+        recorded.count_to_send += len(to_send)
+        recorded.request_count += len(self._encoder.batches(to_send))
+        recorded.token_count += self._encoder.count_by_server(to_send)
+        # The texts of later stages are estimated to be as long as the longest text so far. Texts from before
+        # the first stage don't count, because they are only there to be chosen from.
         if recorded.has_begun:
             lengths = [self._encoder.count_by_server([text]) for text in new_texts]
-            recorded.longest = max([recorded.longest, *lengths])
+            recorded.longest_text = max([recorded.longest_text, *lengths])
         recorded.texts.update(new_texts)
 
-    def _choose_ids_for_vectors(self, texts: Sequence[str]) -> list[list[int]]:
+    def _token_ids_or_hashes(self, texts: Sequence[str]) -> list[list[int]]:
         if not isinstance(self.tokenizer, CandidateTokenizer):
             return self.content_ids(texts)
         # Without a tokenizer, hashes of the words take the place of token ids.
-        ids_by_text: list[list[int]] = []
+        hashes_of_texts: list[list[int]] = []
         for text in texts:
             words = [word.encode("utf-8", "surrogatepass") for word in text.split()]
-            ids_by_text.append([zlib.crc32(word) for word in words])
-        return ids_by_text
+            hashes_of_texts.append([zlib.crc32(word) for word in words])
+        return hashes_of_texts
 
     def confirm_answers(self) -> None:
-        """Count the check with which a measurement ends; without new texts, there is none."""
+        """Count the check with which a measurement ends, unless the measurement has no new texts."""
         recorded = self._recorded
-        if recorded.requests > recorded.requests_at_confirmation:
-            recorded.confirmations += 1
-            recorded.requests_at_confirmation = recorded.requests
+        if recorded.request_count > recorded.requests_at_confirmation:
+            recorded.confirmation_count += 1
+            recorded.requests_at_confirmation = recorded.request_count
 
     def expect_uncertain(self, first_stage: str, most_texts: int) -> None:
         """Record that from a stage on, texts depend on earlier results, and how many there are at most."""
@@ -160,7 +164,7 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         self._recorded.most_uncertain_texts = most_texts
 
     def reached(self, stage: str) -> None:
-        """Record that a stage has begun; if it is the first uncertain one, keep the cost of those before it.
+        """Record that a stage has begun; at the first uncertain stage, keep the cost of the stages before it.
 
         A stage may be reported again after it has begun, which changes nothing.
         """
@@ -181,7 +185,7 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
             return total
         # The total includes the few texts that artificial vectors led to in uncertain stages.
         most_texts = total.texts + recorded.most_uncertain_texts
-        most_tokens = max(total.tokens, math.ceil(most_texts * recorded.longest))
+        most_tokens = max(total.tokens, math.ceil(most_texts * recorded.longest_text))
         most = replace(
             total,
             texts=most_texts,
@@ -198,25 +202,25 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         # To check that the model is the same, the encoder sends the fixed texts again after every
         # CHECKED_EVERY requests, of which some may have been sent before the dry run, and at the end of a
         # measurement (a confirmation).
-        checks = 0
-        if recorded.requests:
-            checks = (encoder.session.requests_since_check + recorded.requests) // CHECKED_EVERY
-            checks += recorded.confirmations
-        requests_of_check = [list(SENTINELS)]  # the texts of each
-        if server.encoding != "omitted":  # then one text is also asked for in base64
+        check_count = 0
+        if recorded.request_count:
+            check_count = (encoder.session.requests_since_check + recorded.request_count) // CHECKED_EVERY
+            check_count += recorded.confirmation_count
+        requests_of_check = [list(SENTINELS)]  # a list of texts for each request
+        if server.encoding != "omitted":  # the check asks for one text in base64, too
             requests_of_check.append([SENTINELS[IN_BASE64]])
         tokens_of_check = sum(map(encoder.count_by_server, requests_of_check))
-        tokens = recorded.tokens + checks * tokens_of_check
-        whole_tokens = round(tokens)
-        requests = recorded.requests + checks * len(requests_of_check)
+        token_count = recorded.token_count + check_count * tokens_of_check
+        whole_tokens = round(token_count)
+        request_count = recorded.request_count + check_count * len(requests_of_check)
         # Every request takes a fixed time, and every token adds to it.
-        seconds = requests * server.request_seconds + whole_tokens * server.token_seconds
+        seconds = request_count * server.request_seconds + whole_tokens * server.token_seconds
         return CostEstimate(
-            requests=requests,
-            texts=recorded.to_send,
+            requests=request_count,
+            texts=recorded.count_to_send,
             tokens=whole_tokens,
-            answered=recorded.cached,
-            cost=price(tokens, encoder.options.price_per_million),
+            answered=recorded.cached_count,
+            cost=price(token_count, encoder.options.price_per_million),
             seconds=seconds,
         )
 

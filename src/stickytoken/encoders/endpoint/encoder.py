@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from stickytoken.encoders import protocol
 from stickytoken.encoders.endpoint import Address, parse_address
-from stickytoken.encoders.endpoint._cache import Answers
+from stickytoken.encoders.endpoint._cache import AnswerCache
 from stickytoken.encoders.endpoint._client import MOST_TEXTS, Client, Spending
 from stickytoken.encoders.endpoint._sending import Sender
 from stickytoken.encoders.endpoint._server import ServerBehaviour, ask_server, vectors_of_fixed_texts
@@ -66,12 +66,12 @@ class EndpointEncoder(TextEncoderBase):
     """Encodes texts through a server, and caches the server's answers.
 
     Attributes:
-        answers: the cache of vectors and refusals, shared with other sessions.
+        answer_cache: the cache of vectors and refusals, shared with other sessions.
         server: what the server said about the fixed texts.
         spending: the cost of all requests that this process made.
         refused: the server's reasons for giving no vector in this session, keyed by text including the
             prompt.
-        session: what it shares with the encoders of other roles.
+        session: what this encoder shares with the encoders of other roles.
         spec: the name and options needed to load the encoder again; None if that is impossible.
     """
 
@@ -82,7 +82,7 @@ class EndpointEncoder(TextEncoderBase):
         options: EndpointOptions,
         spec: EncoderSpec,
     ) -> None:
-        """Load what the server said about the fixed texts from the cache, or ask it.
+        """Load what the server said about the fixed texts from the cache, or ask the server.
 
         Args:
             address: the server and the name of the model.
@@ -101,7 +101,7 @@ class EndpointEncoder(TextEncoderBase):
         self.options = options
         self._tokenizer = tokenizer
         self.spec: EncoderSpec | None = None
-        self.answers = Answers(address, options)
+        self.answer_cache = AnswerCache(address, options)
         self.spending = Spending(options.price_per_million, options.max_cost)
         self.refused: dict[str, str] = {}
         # If the server's behaviour comes from the cache, it may be outdated, so the model is checked before
@@ -117,14 +117,15 @@ class EndpointEncoder(TextEncoderBase):
         self._max_length = spec.max_length
 
     def _recall_or_ask(self, max_length: int | None) -> ServerBehaviour:
+        """Return what the server said about the fixed texts, from the cache or by asking it now."""
         fact_name = f"server {vocabulary_hash(self.tokenizer)}"
-        stored = self.answers.fact(fact_name)  # the cache of answers also stores facts about the server
+        stored = self.answer_cache.fact(fact_name)  # the cache also stores facts about the server
         if stored is not None:
             with suppress(ValidationError):  # raised for a record of another version
                 return ServerBehaviour.model_validate_json(stored)
         tokenizer_known = not isinstance(self.tokenizer, CandidateVocabulary)
         behaviour = ask_server(self.client, self.count_tokens, max_length, tokenizer_known)
-        self.answers.note(fact_name, behaviour.model_dump_json())
+        self.answer_cache.note(fact_name, behaviour.model_dump_json())
         self.session.requests_since_check = 0
         return behaviour
 
@@ -165,7 +166,7 @@ class EndpointEncoder(TextEncoderBase):
 
     @property
     def client(self) -> Client:
-        """Sends the requests. It is made for the first one, because it needs the key and the SDK."""
+        """Sends the requests. It is made before the first request, because it needs the key and the SDK."""
         session = self.session
         if session.client is None:
             session.client = Client(
@@ -182,9 +183,9 @@ class EndpointEncoder(TextEncoderBase):
         prompt = self._prompts[role]
         if prompt is None or prompt == self.prompt:  # None if the user names no prompt for queries
             return self
-        other = copy.copy(self)  # shallow: it shares the session, the cache and the spending
-        other.prompt = prompt
-        return other
+        of_role = copy.copy(self)  # a shallow copy, which shares the session, the cache and the spending
+        of_role.prompt = prompt
+        return of_role
 
     @property
     def refused_texts(self) -> frozenset[str]:
@@ -205,7 +206,10 @@ class EndpointEncoder(TextEncoderBase):
     def _require_usable(
         self, vectors: NDArray[np.float32], texts: Sequence[str], *, allow_zero: bool
     ) -> None:
-        # The rows of NaN are of texts that the server refuses.
+        """Raise an EncodingError if the server refused a text, whose row is NaN, or a vector cannot be used.
+
+        With ``allow_zero``, refused texts and vectors of zeros are accepted.
+        """
         refused_rows = np.flatnonzero(np.isnan(vectors).any(axis=1)).tolist()
         if not allow_zero and refused_rows:
             text = texts[refused_rows[0]]
@@ -229,9 +233,10 @@ class EndpointEncoder(TextEncoderBase):
         gets the server's reason.
         """
         prompted_texts = [self.prompt + text for text in texts]
-        vectors = self.answers.find(prompted_texts)  # those in the cache; `keep` adds the others
+        cache = self.answer_cache
+        vectors = cache.find(prompted_texts)  # `keep` adds the vectors that are not cached
         unanswered = [text for text in prompted_texts if text not in vectors and text not in self.refused]
-        refused_before = self.answers.refusals(unanswered)  # reasons from earlier sessions, keyed by text
+        refused_before = cache.refusals(unanswered)  # reasons from earlier sessions, keyed by text
         needed = set(unanswered) - set(refused_before)
         to_send: list[list[str]] = []
         # The batches are formed from all texts, including cached texts; see `batches`.
@@ -244,19 +249,19 @@ class EndpointEncoder(TextEncoderBase):
             session.before_sending()
             session.before_sending = None
         # Answers that an earlier session has not checked are not used before a check.
-        if session.requests_since_check >= CHECKED_EVERY and self.answers.unchecked_among(prompted_texts):
+        if session.requests_since_check >= CHECKED_EVERY and cache.unchecked_among(prompted_texts):
             self.require_same_model()
 
         def keep(answered: Mapping[str, NDArray[np.float32]]) -> None:
             """Cache the vectors that the server returned for a request, keyed by text, until a check."""
             self._require_dimension(answered)
-            self.answers.keep(answered)
+            cache.keep(answered)
             vectors.update(answered)
 
         def without_vector(text: str, reason: str) -> None:
             """Cache the server's reason for giving no vector for a text."""
             self.refused[text] = reason
-            self.answers.keep_refusal(text, reason)
+            cache.keep_refusal(text, reason)
 
         sender = Sender(self.client, self.count_by_server, self.server.counts_tokens, keep, without_vector)
         # Texts refused in an earlier session are sent once more, each alone, because the server may have been
@@ -276,6 +281,7 @@ class EndpointEncoder(TextEncoderBase):
                 )
 
     def _send(self, sender: Sender, batches: Sequence[Sequence[str]], *, one_attempt: bool = False) -> None:
+        """Send batches of texts, and check the model after every `CHECKED_EVERY` requests."""
         session = self.session
         start = 0
         while start < len(batches):
@@ -324,18 +330,19 @@ class EndpointEncoder(TextEncoderBase):
             ModelError: the vectors have changed, so a different model answers. The cache then forgets all
                 answers since the last passed check, because either model may have given them.
         """
-        # Answers that other processes get during this check wait for the next one.
-        unchecked = self.answers.unchecked()
+        # Answers that other processes get during this check stay unchecked until the next check.
+        unchecked = self.answer_cache.unchecked()
         lowest_cosine = self.server.drift(vectors_of_fixed_texts(self.client, self.count_tokens))
         if lowest_cosine is not None:
-            self.answers.forget_unchecked()
+            self.answer_cache.forget_unchecked()
             raise ModelError(
                 f"{self.name} has changed: the new and the earlier vector of a fixed text have a cosine of "
                 f"only {lowest_cosine:.4f}. Finished measurements are kept, and the answers of at most the "
                 f"last {CHECKED_EVERY} requests are forgotten, but an unfinished measurement may have used "
-                f"them: choose another folder for it and, for the new model, move {self.answers.folder} away"
+                "them: choose another folder for it and, for the new model, move "
+                f"{self.answer_cache.folder} away"
             )
-        self.answers.confirm(unchecked)
+        self.answer_cache.confirm(unchecked)
         self.session.requests_since_check = 0
 
     def confirm_answers(self) -> None:
@@ -344,7 +351,7 @@ class EndpointEncoder(TextEncoderBase):
         Raises:
             ModelError: as `require_same_model`.
         """
-        if self.answers.unchecked():
+        if self.answer_cache.unchecked():
             self.require_same_model()
 
 

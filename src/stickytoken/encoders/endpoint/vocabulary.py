@@ -200,7 +200,7 @@ class _Tiktoken:
 
     @property
     def normalizer(self) -> str:
-        # One that does nothing, as the tokenizers library writes it.
+        # A normaliser that does nothing, as the tokenizers library writes it.
         return '{"type": "Sequence", "normalizers": []}'
 
     def decode_many(self, ids: Sequence[Sequence[int]]) -> list[str]:

@@ -83,6 +83,7 @@ def require_single_vectors(folder: Path, name: str) -> None:
 
 
 def _read_architecture(folder: Path) -> str:
+    """Return the first architecture in config.json; empty if there is none."""
     config = _read_json_or_none(folder / _CONFIG_FILE)
     architectures = config.get("architectures") if isinstance(config, dict) else None
     if not isinstance(architectures, list) or not architectures:
@@ -159,9 +160,9 @@ def modules_on_route(folder: Path, route: str | None, name: str) -> Iterator[tup
         if default is None and settings.get("allow_empty_key", True):
             default = next(iter(modules_by_route))
         route_names = list(modules_by_route)
-        taken = choose_route(route_names, _read_route_mappings(settings), default, route, name)
+        taken_route = choose_route(route_names, _read_route_mappings(settings), default, route, name)
         type_of_module = router.get("types", {})
-        for module in modules_by_route[taken]:
+        for module in modules_by_route[taken_route]:
             yield module_folder / str(module), _take_class_name(type_of_module.get(module))
 
 
@@ -171,6 +172,7 @@ def _take_class_name(module_type: object) -> str:
 
 
 def _read_route_mappings(router_settings: Mapping[str, Any]) -> dict[tuple[str | None, Any], str]:
+    """Return the routes in a Router's settings, keyed by task and modality."""
     # In the file, a key is a tuple of task and modality that was written as text, such as "('query', None)".
     stored_mappings = router_settings.get("route_mappings") or {}
     route_of: dict[tuple[str | None, Any], str] = {}
@@ -241,8 +243,8 @@ def _read_modules(folder: Path) -> list[dict[str, Any]]:
 
 
 def _read_router_settings(module_folder: Path) -> dict[str, Any]:
-    # Empty if the module is not a Router. One that was saved under its earlier name, Asym, has its settings
-    # in config.json.
+    """Return the settings of a module that is a Router; empty if it is another kind of module."""
+    # A Router that was saved under its earlier name, Asym, has its settings in config.json.
     for file in (ROUTER_FILE, _CONFIG_FILE):
         settings = _read_json_or_none(module_folder / file)
         if isinstance(settings, dict) and isinstance(settings.get("structure"), dict):

@@ -62,7 +62,7 @@ def names_folder(name: str) -> bool:
     """Return whether a model is named by its folder."""
     try:
         return Path(name).expanduser().is_dir()
-    except (OSError, RuntimeError, ValueError):  # `resolve_model` says why
+    except (OSError, RuntimeError, ValueError):  # `resolve_model` reports what is wrong with the name
         return False
 
 
@@ -110,6 +110,7 @@ def resolve_model(name: str, revision: str | None = None) -> ModelSource:
 
 
 def _find_cached_folder(name: str, revision: str | None) -> Path | None:
+    """Return the folder of a model in the hub cache; None if it is not there with its weights."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -118,7 +119,7 @@ def _find_cached_folder(name: str, revision: str | None) -> Path | None:
     for repository, file in itertools.product(repositories, ("modules.json", "config.json")):
         with suppress(HFValidationError):  # no repository can have this name
             cached_path = try_to_load_from_cache(repository, file, revision=revision)
-            # It is no string if the file is not in the cache, or is known not to exist.
+            # The path is no string if the file is not in the cache, or is known not to exist.
             if isinstance(cached_path, str) and has_weights(Path(cached_path).parent):
                 return Path(cached_path).parent
     return None
@@ -184,13 +185,17 @@ def has_weights(folder: Path) -> bool:
 
 @functools.cache
 def _hash_weights(path: Path, size: int, changed: int) -> str:
-    """Cached, because a command asks for it several times. A changed file differs in size or time."""
+    """Return the SHA-256 of a weight file, which is cached, because a command asks for it several times.
+
+    A changed file differs in ``size`` or in the time when it was ``changed``, so it is hashed again.
+    """
     del size, changed
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _find_packaged_folder() -> Path | None:
+    """Return the folder of the packaged model, after a check of its weights; None if it is not installed."""
     spec = find_spec(_PACKAGED_MODULE)
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -319,7 +324,7 @@ def _tensor_report() -> Iterator[_TensorReport]:
     @functools.wraps(original.__func__)
     def from_pretrained(model_class: Any, *arguments: Any, **options: Any) -> Any:
         load = functools.partial(original.__func__, model_class, *arguments, **options)
-        # The caller may ask for the information itself, and then needs both results.
+        # A caller that asks for the loading information itself needs both results.
         if threading.get_ident() != loading_thread or options.get("output_loading_info"):
             return load()
         model, loading_info = load(output_loading_info=True)

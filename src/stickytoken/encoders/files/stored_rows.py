@@ -97,8 +97,8 @@ def read_stored_tensors(file: Path) -> list[StoredTensor]:
     try:
         with safetensors.safe_open(file, framework="np"), file.open("rb") as stream:
             # A file has the size of its header in 8 bytes, the header, and then the tensors, whose offsets
-            # count from the end of the header. `safe_open` checks that all of it is there, but does not say
-            # where.
+            # count from the end of the header. `safe_open` checks that the file is complete, but does not say
+            # where the tensors are.
             header_size = int.from_bytes(stream.read(8), "little")
             header = json.loads(stream.read(header_size))
     except (OSError, ValueError, safetensors.SafetensorError) as error:

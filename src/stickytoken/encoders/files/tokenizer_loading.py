@@ -68,7 +68,7 @@ def load_tokenizer(
     source = resolve_model(str(model), revision)
     if source.origin is Origin.HUB:
         with explained(source, "tokenizer"):
-            tokenizer = _hub_tokenizer(source.name, revision, trust_remote_code)
+            tokenizer = _load_hub_tokenizer(source.name, revision, trust_remote_code)
             return HuggingFaceTokenizer(tokenizer, shared=False)
     folder = Path(source.location)
     tokenizer = user_tokenizer(
@@ -129,6 +129,7 @@ def user_tokenizer(
 
 
 def _count_declared_rows(module: TextModule) -> int | None:
+    """Return how many embedding rows a model has according to its files; None if they do not say."""
     weights = module.folder / "model.safetensors"
     if module.is_static:
         rows = static_rows(read_stored_tensors(weights)) if weights.is_file() else None
@@ -142,33 +143,36 @@ def _count_declared_rows(module: TextModule) -> int | None:
     return next((size for size in sizes if isinstance(size, int)), None)
 
 
-def _hub_tokenizer(name: str, revision: str | None, trust_remote_code: bool) -> Any:
+def _load_hub_tokenizer(name: str, revision: str | None, trust_remote_code: bool) -> Any:
     from transformers import AutoTokenizer
 
     options = {"revision": revision, "trust_remote_code": trust_remote_code}
-    *preferred, last = hub_repositories(name)  # for a short name, there are two
+    *preferred, last = hub_repositories(name)  # a short name may stand for two repositories
     for repository in preferred:
         with suppress(OSError):  # raised if the repository does not exist or has no tokenizer
             return _load_with_settings(
-                AutoTokenizer, repository, _hub_settings(repository, revision), options
+                AutoTokenizer, repository, _read_hub_settings(repository, revision), options
             )
-    # If this fails too, its error reaches the user.
-    return _load_with_settings(AutoTokenizer, last, _hub_settings(last, revision), options)
+    # If the last repository has no tokenizer either, its error reaches the user.
+    return _load_with_settings(AutoTokenizer, last, _read_hub_settings(last, revision), options)
 
 
-def _hub_settings(repository: str, revision: str | None) -> dict[str, Any]:
+def _read_hub_settings(repository: str, revision: str | None) -> dict[str, Any]:
     from transformers.utils.hub import cached_file
 
     for file in _MODULE_SETTINGS:
         with suppress(OSError):  # the repository has no such file
-            return _settings_in(Path(str(cached_file(repository, file, revision=revision))))
+            return _read_settings(Path(str(cached_file(repository, file, revision=revision))))
     return {}
 
 
 def _load_with_settings(
     tokenizer_class: Any, location: str, settings: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Any:
-    # The settings are those of the module that reads text; the options are those of `from_pretrained`.
+    """Load a tokenizer with the settings of the module that reads text.
+
+    ``options`` are passed to `from_pretrained`.
+    """
     # `tokenizer_args` is the older name of `processor_kwargs`, and takes precedence.
     saved_options = dict(settings.get("tokenizer_args") or settings.get("processor_kwargs") or {})
     saved_options.pop("trust_remote_code", None)  # a settings file must not allow code to run
@@ -183,14 +187,14 @@ def _load_with_settings(
 def _add_lower_casing(tokenizer: Any) -> None:
     from tokenizers.normalizers import Lowercase, Sequence
 
-    if not tokenizer.is_fast:  # a tokenizer in Python has a setting for it
+    if not tokenizer.is_fast:  # a tokenizer written in Python has a setting for lower-casing
         tokenizer.do_lower_case = True
         return
     backend = tokenizer.backend_tokenizer
     normalizer: Any = backend.normalizer
     steps: list[Any] = []
     if isinstance(normalizer, Sequence):
-        steps = [normalizer[index] for index in range(len(normalizer))]  # it cannot be iterated over
+        steps = [normalizer[index] for index in range(len(normalizer))]  # a Sequence is not iterable
     elif normalizer is not None:
         steps = [normalizer]
     if not any(isinstance(step, Lowercase) for step in steps):
@@ -202,13 +206,13 @@ GENERIC_TYPES = ("bert", "mpnet", "roberta", "xlm-roberta")
 
 
 def _is_generic(folder: Path) -> bool:
-    """Whether `AutoTokenizer` would take the class that reads tokenizer.json: asking it imports torch."""
+    """Return whether `AutoTokenizer` would choose `TokenizersBackend`: asking it would import torch."""
     with suppress(ValueError, AttributeError):  # a damaged file, for which loading the model raises an error
         tokenizer_config = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
         model_config = json.loads((folder / "config.json").read_text("utf-8"))
         names_backend = tokenizer_config.get("tokenizer_class") == "TokenizersBackend"
         is_generic_type = model_config.get("model_type") in GENERIC_TYPES
-        # By either of these, `AutoTokenizer` may choose another class.
+        # With one of these entries, `AutoTokenizer` may choose another class.
         has_own_class = "model_name" in model_config or "auto_map" in tokenizer_config
         return names_backend and is_generic_type and not has_own_class
     return False
@@ -267,7 +271,7 @@ def text_module(folder: Path, name: str, route: str | None = None) -> TextModule
         if not any((module_folder / file).is_file() for file in TOKENIZER_FILES):
             continue
         is_static = class_name == _STATIC  # a static embedding has no settings file
-        settings = {} if is_static else _module_settings(module_folder)
+        settings = {} if is_static else _read_module_settings(module_folder)
         return TextModule(module_folder, class_name, settings)
     if any((folder / file).is_file() for file in TOKENIZER_FILES):
         # The model has no list of modules, or none of the modules has a tokenizer of its own.
@@ -275,14 +279,14 @@ def text_module(folder: Path, name: str, route: str | None = None) -> TextModule
     raise ModelError(f"{name!r} has no tokenizer: it contains none of {', '.join(TOKENIZER_FILES)}")
 
 
-def _module_settings(folder: Path) -> dict[str, Any]:
+def _read_module_settings(folder: Path) -> dict[str, Any]:
     for file in _MODULE_SETTINGS:
         if (folder / file).is_file():
-            return _settings_in(folder / file)
+            return _read_settings(folder / file)
     return {}
 
 
-def _settings_in(file: Path) -> dict[str, Any]:
+def _read_settings(file: Path) -> dict[str, Any]:
     try:
         settings = json.loads(file.read_text("utf-8"))
     except ValueError as error:
