@@ -29,7 +29,7 @@ LAYERS = [
     {"methods"},
     {"detection"},
     {"cleaning", "published", "run_summary"},
-    {"adapters", "attribution", "explanation", "impacts", "scanning"},
+    {"adapters", "attribution", "explanation", "scanning"},
     {"evaluation", "gate", "repairs"},
     {"audits"},
     {"evaluators", "model_cards", "reports"},

@@ -220,7 +220,9 @@ CLAIMS = {
         ("| `<eos>`: push 2.2 (1.9 to 2.6) |", GEMMA.push(EOS)),
         (
             "typed eight ذ into 12 of 1,398 abstracts",
-            numbers(" ".join(re.findall(r"(\S+ of \S+) documents have copies", printed("stickytoken audit")))),
+            numbers(
+                " ".join(re.findall(r"(\S+ of \S+) documents have copies", printed("stickytoken audit")))
+            ),
         ),
         ("with 90% intervals:", [LEVEL]),
         ("all special tokens and 5,000 random ones", [SAMPLE]),

@@ -68,7 +68,7 @@ def encode_probes(
     return require_ids(encoder, "insertion 'ids' or a lower precision").at(precision).encode_ids(ids)
 
 
-# Default number of texts per shard. Encoding as many documents takes about 10 seconds on one core.
+# Number of texts per shard. Encoding as many documents takes about 10 seconds on one core.
 _SHARD_TEXTS = 128
 # Column of a shard of texts, with the position of each text among all.
 _POSITION = "text"
@@ -93,7 +93,6 @@ class TextWork:
 
     name: str
     role: Role | None
-    allow_missing: bool  # whether the vector of a text that a server does not encode is NaN, not an error
 
     def prepare(self, shard: Shard[_PlacedProbe], encoder: Encoder) -> tuple[list[int], Sequence[Probe]]:
         """Return the positions of the texts and the texts, as token ids if the encoder reads these."""
@@ -106,7 +105,7 @@ class TextWork:
         positions, probes = prepared
         vectors = encode_probes(in_role(encoder, self.role), probes)
         unanswered = np.flatnonzero(np.isnan(vectors[:, 0]))  # their vectors are NaN as a whole
-        if len(unanswered) and not self.allow_missing:
+        if len(unanswered):
             text = quote_text(str(probes[unanswered[0]]))
             raise EncodingError(f"{encoder.name}: the server gives no vector for the text {text}")
         rows = [
@@ -123,9 +122,6 @@ def encode_in_shards(
     store: ShardStore,
     progress: ProgressCallback,
     role: Role | None = Role.DOCUMENT,
-    *,
-    shard_texts: int = _SHARD_TEXTS,
-    allow_missing: bool = False,
 ) -> NDArray[np.float32]:
     """Encode texts of a role shard by shard, but none that the store has from an interrupted session.
 
@@ -136,17 +132,18 @@ def encode_in_shards(
         store: keeps the shards.
         progress: called after every shard.
         role: what the texts are for.
-        shard_texts: number of texts per shard.
-        allow_missing: whether the vector of a text that a server does not encode is NaN, not an error.
 
     Returns:
         The vectors, shape (texts, d).
+
+    Raises:
+        EncodingError: a server gives no vector for a text.
     """
     placed_probes = list(enumerate(probes))  # by its position, a stored vector is recognized
     shards = [
-        Shard(index, tuple(placed_probes[first : first + shard_texts]))
-        for index, first in enumerate(range(0, len(probes), shard_texts))
+        Shard(index, tuple(placed_probes[first : first + _SHARD_TEXTS]))
+        for index, first in enumerate(range(0, len(probes), _SHARD_TEXTS))
     ]
-    work = TextWork(name, role, allow_missing)
+    work = TextWork(name, role)
     tables = run_work(work, shards, _ROWS_OF_TEXTS, engine, store, progress)
     return np.concatenate([np.array(table["vector"].to_list(), dtype=np.float32) for table in tables])

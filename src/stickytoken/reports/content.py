@@ -12,7 +12,6 @@ from stickytoken.detection.run import Run, open_run
 from stickytoken.errors import InputError, RunError
 from stickytoken.explanation import files
 from stickytoken.explanation.files import StoredExplanation
-from stickytoken.impacts.results import Impact, impacts_in
 from stickytoken.measurement.resume import differences
 from stickytoken.methods.base import PlanRecord
 from stickytoken.repairs.records import RepairRecord, repairs_in
@@ -29,7 +28,7 @@ class RunContent:
         plan: its plan.
         tokens: its tokens, with the columns that `_add_properties` adds.
         explanations: one for each explained token.
-        impacts: finished measurements of what tokens cost, latest first, as are the next three.
+        scans: its scans of documents, latest first, as are the audits and the repairs.
         missing: sentences that each name something that is absent or cannot be shown.
     """
 
@@ -37,7 +36,6 @@ class RunContent:
     plan: PlanRecord
     tokens: pl.DataFrame
     explanations: tuple[StoredExplanation, ...]
-    impacts: tuple[Impact, ...]
     scans: tuple[Scan, ...]
     audits: tuple[Audit, ...]
     repairs: tuple[RepairRecord, ...]
@@ -69,18 +67,16 @@ def read_content(path: str | Path, explanations: Path | None = None) -> RunConte
             to another model.
     """
     run = open_run(Path(path).expanduser())
-    impacts, unread_impacts = impacts_in(run.path)
     scans, unread_scans = scans_in(run.path)
     audits, unread_audits = audits_in(run.path)
     repairs, unread_repairs = repairs_in(run.path)
     stored_explanations, unread_explanations = _read_explanations(run, explanations)
-    missing = [*unread_explanations, *unread_impacts, *unread_scans, *unread_audits, *unread_repairs]
+    missing = [*unread_explanations, *unread_scans, *unread_audits, *unread_repairs]
     return RunContent(
         run=run,
         plan=run.plan,
         tokens=_add_properties(run.tokens, run.vocabulary),
         explanations=tuple(stored_explanations),
-        impacts=impacts,
         scans=scans,
         audits=audits,
         repairs=repairs,
