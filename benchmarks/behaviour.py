@@ -54,7 +54,6 @@ COMMANDS = (
     f"embed {MINILM} --input words.txt --out vectors.parquet",
     f"audit {RUN} --documents documents.jsonl --queries queries.jsonl --set tokens=1 --set stuffed=16",
     f"repair {RUN} --tokens [CLS] --out repaired",
-    f"impact {RUN} --task sts.jsonl --tokens [CLS] --set benign=2",
     # What can't be used.
     "show missing",
     "detect no-such-model",

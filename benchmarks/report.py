@@ -271,15 +271,12 @@ DOCUMENTS = (
     ROOT / "README.md",
     ROOT / "docs" / "explain.md",
     ROOT / "docs" / "publish.md",
-    ROOT / "docs" / "impact.md",
 )
 RECORD = RESULTS / "readme.json"
 # In documents.jsonl, every 117th document contains copies of the worst token, beginning with the sixth.
 DOCUMENT_INTERVAL = 117
 FIRST_DOCUMENT = 5
 COPIES = 8
-# Number of text pairs in sts.jsonl.
-PAIRS = 200
 
 
 def shown(text: str) -> list[tuple[str, list[str]]]:
@@ -305,8 +302,6 @@ def prepare(folder: Path) -> None:
 
     queries.jsonl, the queries of Cranfield;
 
-    sts.jsonl, 200 text pairs of STS-B;
-
     words.txt, two sticky tokens and three words.
     """
     run = stickytoken.open_run(folder / "runs" / MINILM)
@@ -314,8 +309,6 @@ def prepare(folder: Path) -> None:
     last_token = run.sticky["decoded"][-1]
     write_documents(folder / "documents.jsonl", worst_token)
     shutil.copyfile(SHARED / "data" / "cranfield" / "queries.jsonl", folder / "queries.jsonl")
-    pairs = (SHARED / "data" / "stsb" / "test.jsonl").read_text("utf-8").splitlines(keepends=True)
-    (folder / "sts.jsonl").write_text("".join(pairs[:PAIRS]), "utf-8")
     words = [worst_token, last_token, "river", "stone", "harbor"]
     (folder / "words.txt").write_text("".join(f"{word}\n" for word in words), "utf-8")
 

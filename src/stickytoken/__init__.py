@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from stickytoken.encoders import Encoder, load_tokenizer
     from stickytoken.explanation import explain
     from stickytoken.gate import check
-    from stickytoken.impacts import impact, open_impact
     from stickytoken.loading import analyze_vocabulary, load_encoder
     from stickytoken.repairs import Repair, open_repair, repair
     from stickytoken.reports import report
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
     from stickytoken.settings.audit import AuditSettings
     from stickytoken.settings.endpoint import EndpointOptions
     from stickytoken.settings.explain import ExplainSettings
-    from stickytoken.settings.impact import ImpactSettings
     from stickytoken.settings.profile import ProfileSettings
     from stickytoken.settings.repair import RepairSettings
     from stickytoken.settings.std import StdSettings
@@ -61,7 +59,6 @@ __all__ = [
     "EncodingError",
     "EndpointOptions",
     "ExplainSettings",
-    "ImpactSettings",
     "InputError",
     "MissingExtraError",
     "ModelError",
@@ -82,12 +79,10 @@ __all__ = [
     "detect",
     "explain",
     "guard",
-    "impact",
     "load_encoder",
     "load_sentences",
     "load_tokenizer",
     "open_audit",
-    "open_impact",
     "open_repair",
     "open_run",
     "open_scan",
@@ -108,7 +103,6 @@ _EXPORTS = {
     "stickytoken.encoders": ("Encoder", "load_tokenizer"),
     "stickytoken.explanation": ("explain",),
     "stickytoken.gate": ("check",),
-    "stickytoken.impacts": ("impact", "open_impact"),
     "stickytoken.loading": ("analyze_vocabulary", "load_encoder"),
     "stickytoken.repairs": ("Repair", "open_repair", "repair"),
     "stickytoken.reports": ("report",),
@@ -117,7 +111,6 @@ _EXPORTS = {
     "stickytoken.settings.audit": ("AuditSettings",),
     "stickytoken.settings.endpoint": ("EndpointOptions",),
     "stickytoken.settings.explain": ("ExplainSettings",),
-    "stickytoken.settings.impact": ("ImpactSettings",),
     "stickytoken.settings.profile": ("ProfileSettings",),
     "stickytoken.settings.repair": ("RepairSettings",),
     "stickytoken.settings.std": ("StdSettings",),

@@ -45,30 +45,6 @@ class Insertion(StrEnum):
     WORDS = "words"
 
 
-class Side(StrEnum):
-    """Which texts of a task get the copies.
-
-    Attributes:
-        QUERY: The queries, or the first sentence of each pair.
-        DOCUMENT: The documents, or the second sentence of each pair.
-        BOTH: The queries and the documents, or both sentences of each pair.
-
-    Examples:
-        >>> from stickytoken.impacts import Side
-        >>> list(map(str, Side))
-        ['query', 'document', 'both']
-    """
-
-    QUERY = "query"
-    DOCUMENT = "document"
-    BOTH = "both"
-
-    @property
-    def roles(self) -> frozenset[str]:
-        """Roles of the texts that get copies: ``query``, ``document`` or both."""
-        return frozenset({"query", "document"} if self is Side.BOTH else {self.value})
-
-
 class Joining(StrEnum):
     """How spaces separate copies from each other and from the text.
 

@@ -368,42 +368,6 @@ def match_benign(
     return BenignMatch(tokens, same_category=categories == {vocabulary.categories[index]})
 
 
-def match_apart(
-    vocabulary: Vocabulary, token_ids: Sequence[int], excluded: Collection[int], count: int, seed: int
-) -> list[Token]:
-    """Draw ``count`` benign tokens for each token, like `match_benign`, without drawing a benign token twice.
-
-    Returns:
-        The benign tokens in rounds: first one benign token for each of the ``token_ids`` in order, then a
-        second benign token for each, and so on.
-
-    Raises:
-        InputError: The vocabulary has too few benign tokens.
-    """
-    unusable_ids = {*excluded, *token_ids}
-    used_ids: set[int] = set()
-    matches_of: dict[int, list[int]] = {}  # indices of benign tokens, keyed by the id of the token they match
-    tokens: list[Token] = []
-    for token_id in list(token_ids) * count:  # in rounds
-        index = vocabulary.place(token_id)
-        if token_id not in matches_of:
-            matches_of[token_id] = _draw_benign(vocabulary, index, unusable_ids, count, seed)
-        free_matches = [match for match in matches_of[token_id] if vocabulary.ids[match] not in used_ids]
-        if not free_matches:
-            # All matches of this token have been used for other tokens, so draw new ones.
-            free_matches = _draw_benign(vocabulary, index, unusable_ids | used_ids, count, seed)
-            matches_of[token_id] = free_matches
-        if not free_matches:
-            raise InputError(
-                f"the vocabulary has too few unflagged tokens to match {len(token_ids)} tokens with {count} "
-                "each: ask for fewer benign tokens, or name fewer tokens"
-            )
-        match = free_matches[0]
-        used_ids.add(vocabulary.ids[match])
-        tokens.append(Token(vocabulary.ids[match], vocabulary.decoded[match]))
-    return tokens
-
-
 def _draw_benign(
     vocabulary: Vocabulary, index: int, excluded: Collection[int], count: int, seed: int
 ) -> list[int]:

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 PLANTED = planted.PLANTED
 HIDING = "able"  # hides documents with copies behind the best ten
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "impact.md").read_text("utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "audit.md").read_text("utf-8")
 TEXTS = tiny.sentences(60)
 ANSWERS = {f"q{number}": {f"d{number}": 2, f"d{number + 20}": 1, f"d{number + 1}": 0} for number in range(20)}
 CANDIDATES = {

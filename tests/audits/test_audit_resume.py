@@ -123,6 +123,9 @@ def test_an_interrupted_audit_continues_with_the_same_numbers(
     assert {step.stage for step in steps} == {"scan", "audit"}
     first_again = next(step for step in later if step.stage == "audit" and step.done)
     assert first_again.computed == 0
+    bar = [(step.done, step.total) for step in later if step.stage == "audit"]
+    assert bar == sorted(bar)  # a single bar, whatever the stages
+    assert {total for _, total in bar} == {bar[-1][0]}
 
 
 def slow_audit(run, texts, queries, folder):

@@ -22,7 +22,6 @@ from stickytoken.encoders.files.spec import EncoderSpec
 from stickytoken.errors import InputError
 from stickytoken.explanation import ExplainSettings
 from stickytoken.gate import FailOn
-from stickytoken.impacts import ImpactSettings
 from stickytoken.methods import SETTINGS_OF_METHOD
 from stickytoken.settings import DETECT_ONLY, command_line_types, descriptions
 from stickytoken.settings.repair import RepairSettings
@@ -43,7 +42,7 @@ PANELS = [
 COMMAND_GROUPS = {
     "Find sticky tokens": "detect audit show probe",
     "Fix a model or documents": "repair scan clean check",
-    "Understand and report": "explain why impact report published card demo",
+    "Understand and report": "explain why report published card demo",
     "Language models": "embed evaluate tune",
     "Tokenizers": "tokens",
 }
@@ -170,14 +169,13 @@ def test_every_option_reaches_the_model(monkeypatch, tmp_path):
     assert specs == [EncoderSpec(model="m", prompting=prompting, **loading), EncoderSpec(model="m")]
 
 
-@pytest.mark.parametrize("name", ["explain", "impact"])
-def test_intervals_have_the_coverage_of_those_of_a_run(name):
-    own = settings(name)["confidence"].default
+def test_intervals_have_the_coverage_of_those_of_a_run():
+    own = settings("explain")["confidence"].default
     assert own == SETTINGS_OF_METHOD["profile"]().confidence
 
 
 def test_a_setting_can_have_another_name_on_the_command_line():
-    assert settings("impact")["repetitions"].default == ImpactSettings().seeds
+    assert settings("explain")["attributed_pairs"].default == ExplainSettings().pairs
     values = values_of("audit", "r", "--documents", "d.txt", "--set", "most-documents=50")
     assert (values["documents"], values["most_documents"]) == ("d.txt", 50)
 
@@ -189,7 +187,6 @@ def test_a_setting_can_have_another_name_on_the_command_line():
             ExplainSettings,
             {"benign": 2, "confidence": 1.0, "pairs": 1.5, "placement": "up", "attribution": 1},
         ),
-        (ImpactSettings, {"copies": 0, "resamples": 5, "confidence": 1.0, "benign": "2", "side": None}),
         (RepairSettings, {"strategy": None, "seed": -1, "verify": "yes"}),
     ],
 )

@@ -8,13 +8,13 @@ import pytest
 from numpy.testing import assert_allclose
 
 import web_app
-from impact_files import Counting
 from naming import naming, says
 from stickytoken import load_encoder, load_sentences
 from stickytoken.demo.context import AppContext, SharedModel, find_runs, named_token
 from stickytoken.errors import InputError
 from stickytoken.insertion import Placement, insert_as_ids
 from stickytoken.unit_vectors import exact_unit_vectors
+from task_files import Counting
 
 A, B = "the river is old and quiet.", "a baker opens the window"
 COUNTS = [0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32]

@@ -16,9 +16,8 @@ import profiled
 import stickytoken
 import tiny
 from naming import naming
-from stickytoken import detect, explain, impact, load_encoder, load_sentences, open_run
+from stickytoken import detect, explain, load_encoder, load_sentences, open_run
 from stickytoken.cli._options import ModelOptions, open_source
-from stickytoken.data.metrics import SimilarityTask
 from stickytoken.detection.run import (
     encoder_for,
     is_run,
@@ -199,7 +198,7 @@ def test_a_folder_with_a_run_is_told_from_a_model(small_run, bert_folder, tmp_pa
 def test_results_go_to_a_folder_that_names_model_kind_and_identity(model, stem):
     identity = "0123456789abcdef" * 4
     assert default_folder(model, "std", identity) == Path("runs", f"{stem}-std-0123456789ab")
-    assert folder_name("impact", identity) == "impact-0123456789ab"
+    assert folder_name("audit", identity) == "audit-0123456789ab"
 
 
 # Loading it fails, so whatever is refused otherwise was refused before the long work.
@@ -217,10 +216,9 @@ def test_a_run_with_other_settings_is_refused_before_the_model_is_loaded(small_r
 
 def test_a_locked_folder_is_refused_before_the_model_is_loaded(small_run, tmp_path):
     token_id, token = small_run.tokens.select("token_id", "token").row(0)
-    task = SimilarityTask("pairs", ("a bird", "a river", "a song"), ("a", "b", "c"), (0.0, 1.0, 2.0))
     calls = {
         tmp_path / "run": lambda: detect(NO_MODEL, settings=planted.SMALL, out=tmp_path / "run"),
-        tmp_path / "impact": lambda: impact(NO_MODEL, [task], tokens=["river"], out=tmp_path / "impact"),
+        tmp_path / "audit": lambda: stickytoken.audit(NO_MODEL, ["a text"], out=tmp_path / "audit"),
         tmp_path / "ids" / "60": lambda: explain(NO_MODEL, [7, 60], out=tmp_path / "ids"),
         tmp_path / "names" / str(token_id): lambda: explain(
             NO_MODEL, [token], run=small_run, out=tmp_path / "names"
@@ -257,14 +255,14 @@ def test_a_precision_that_the_model_lacks_is_refused_before_the_vocabulary_is_en
     assert events == []
 
 
-def test_a_folder_in_the_way_of_an_explanation_or_impact_is_refused_first(small_run, tmp_path):
+def test_a_folder_in_the_way_of_an_explanation_or_audit_is_refused_first(small_run, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     wrong = naming(small_run.path, small_run.path / "explain")
     with pytest.raises(RunError, match=wrong):
         explain(NO_MODEL, ["river"], out=small_run.path)
     for out in (tmp_path, small_run.path):
         with pytest.raises(RunError, match=naming(out, "files")):
-            impact(NO_MODEL, ["sts.jsonl"], tokens=[5], out=out)
+            stickytoken.audit(NO_MODEL, ["a text"], out=out)
     planted.assert_refused("explain", small_run.path, "river", "--out", small_run.path, saying=wrong)
 
 
@@ -285,7 +283,6 @@ def test_a_model_is_loaded_once_and_not_before_everything_else_was_checked(encod
         lambda: stickytoken.audit(model, ["a text"], vectors=none),
         lambda: explain(model, ["river"], texts=[" "]),
         lambda: explain(model, ["river"], out=small_run.path),
-        lambda: impact(model, ["sts.jsonl"]),
         lambda: stickytoken.repair(small_run, out=tmp_path, encoder=model),
     )
     for call in calls:

@@ -12,7 +12,7 @@ import profiled
 import tiny
 import tiny_architectures as architectures
 from naming import naming
-from stickytoken import ImpactSettings, audit, impact, load_encoder
+from stickytoken import audit, load_encoder
 from stickytoken.audits import AuditSettings, _index
 from stickytoken.data.metrics import RerankingTask, RetrievalTask
 from stickytoken.data.tasks import load_task
@@ -255,15 +255,6 @@ def test_a_run_searches_documents_with_query_vectors(run, library):
     panel = encode_documents(job, run.plan.documents, Runner.in_memory(encoder, ignore_progress))
     queries = library.encode_query(list(choose_collection(job).queries), normalize_embeddings=True)
     np.testing.assert_allclose(panel.search.queries, queries, **CLOSE)
-
-
-def test_impact_without_copies_scores_as_the_evaluator_of_the_library(run, library, collection):
-    settings = ImpactSettings(sticky=1, benign=1, copies=2)
-    result = impact(tasks=collection, run=run, tokens=["river"], settings=settings)
-    task, _ = load_task(collection)
-    main = result.effects.filter(main=True).row(0, named=True)
-    assert main["clean"] == pytest.approx(ndcg_of_library(library, task) / 100)
-    assert result.summary()["prompts"] == PROMPTS
 
 
 def test_an_audit_searches_with_query_vectors(run, library, collection):

@@ -118,7 +118,7 @@ def test_the_core_detects_shows_and_probes(core, bert_folder, run, sentence_file
         ("report", "report RUN --out OUT/report.html"),
         ("figures", "report RUN --figures OUT"),
         ("ray", "detect MODEL --sentences SENTENCES --set engine=ray --out OUT QUICK"),
-        ("impact", "evaluate MODEL --task RANKINGS"),
+        ("ranking", "evaluate MODEL --task RANKINGS"),
     ],
 )
 def test_an_extra_does_its_work(with_extra, extra, line, run, bert_folder, sentence_file, tmp_path):
@@ -131,7 +131,7 @@ def test_an_extra_does_its_work(with_extra, extra, line, run, bert_folder, sente
     for word, path in path_of.items():
         line = line.replace(word, str(path))
     with_extra(extra).done(*line.split())
-    assert extra == "impact" or any((tmp_path / "out").iterdir())
+    assert extra == "ranking" or any((tmp_path / "out").iterdir())
 
 
 def test_demo_serves_the_page(with_extra, run, tmp_path):

@@ -14,8 +14,8 @@ from sentence_transformers import SentenceTransformer
 from sklearn.cluster import KMeans
 from sklearn.metrics import v_measure_score
 
-import impact_files as files
 import planted
+import task_files as files
 import tiny
 import tiny_architectures
 import tiny_decoders

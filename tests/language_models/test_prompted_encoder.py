@@ -261,19 +261,15 @@ def test_what_follows_a_run_reads_its_model_as_the_run_did(folder, tmp_path):
         "layer_choice": "chosen by the user",
     }
     assert {name: value for name, value in loading.items() if value is not None or name in given} == given
-    task = tmp_path / "sts.jsonl"
-    lines = [{"sentence1": text, "sentence2": text[::-1], "score": len(text)} for text in tiny.sentences(12)]
-    task.write_text("\n".join(json.dumps(line) for line in lines))
-    token = run.tokens["token"][0]
-    options = ("--device", "cpu", "--set", "repetitions=1")
-    arguments = ["impact", run.path, "--tokens", token, "--task", task, *options]
+    few = ("--set", "carriers=3", "--set", "benign=3", "--set", "attribution=false")
+    arguments = ["explain", run.path, run.tokens["token"][0], "--device", "cpu", *few]
     moved = folder.rename(tmp_path / "moved")
     refused = planted.command(*arguments, "--format", "json")
     assert refused.exit_code == 1
     assert says(refused.stderr, "--model")
-    measured = planted.command(*arguments, "--model", moved, "--format", "json")
-    assert measured.exit_code == 0, measured.stderr
-    assert json.loads(measured.stdout)["effects"]
+    explained = planted.command(*arguments, "--model", moved, "--format", "json")
+    assert explained.exit_code == 0, explained.stderr
+    assert json.loads(explained.stdout)["tokens"]
     other = planted.command(*arguments, "--model", moved, "--set", "prompt=cot")
     assert other.exit_code == 1
     assert says(other.stderr, "different model")

@@ -9,6 +9,7 @@ import pytest
 from naming import naming
 from stickytoken.errors import EncodingError
 from stickytoken.insertion import Token
+from stickytoken.measurement import texts
 from stickytoken.measurement.engine import LocalEngine, MemoryShards, Shard, ignore_progress
 from stickytoken.measurement.stages import UNANSWERED, TokenWork
 from stickytoken.measurement.texts import encode_in_shards
@@ -76,15 +77,14 @@ def test_a_place_without_any_vector_is_an_error_that_names_a_text():
         computed(ANSWERS | {"two at 2": None})
 
 
-def test_a_text_without_a_vector_is_an_error_that_names_it_or_nan_if_that_is_allowed():
-    texts = list(ANSWERS)
-
-    def encode(**options):
-        engine = LocalEngine(serve(ANSWERS))
-        return encode_in_shards("texts", texts, engine, MemoryShards(), ignore_progress, **options)
+def test_a_text_without_a_vector_is_an_error_that_names_it(monkeypatch):
+    def encode(answers):
+        engine = LocalEngine(serve(answers))
+        return encode_in_shards("texts", list(answers), engine, MemoryShards(), ignore_progress)
 
     with pytest.raises(EncodingError, match=naming("server", "'two at 1'")):
-        encode()
-    vectors = encode(shard_texts=2, allow_missing=True)
-    numbers = [np.nan if number is None else number for number in ANSWERS.values()]
-    np.testing.assert_array_equal(vectors, np.transpose([numbers, numbers]))
+        encode(ANSWERS)
+    monkeypatch.setattr(texts, "_SHARD_TEXTS", 2)
+    answers = ANSWERS | {"two at 1": 4.0}
+    numbers = list(answers.values())
+    np.testing.assert_array_equal(encode(answers), np.transpose([numbers, numbers]))

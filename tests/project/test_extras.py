@@ -100,7 +100,7 @@ def test_an_audit_needs_no_extra_and_says_what_its_page_needs(places, tmp_path):
         ("report RUN --figures OUT", "kaleido", "'stickytoken[figures]'"),
         ("detect MODEL --sentences hub:someone/sentences", "datasets", "'stickytoken[hub]'"),
         ("detect MODEL --sentences SENTENCES --method std --set engine=ray", "ray", "'stickytoken[ray]'"),
-        ("impact MODEL --task RANKING --tokens river", "pytrec_eval", "'stickytoken[impact]'"),
+        ("evaluate MODEL --task RANKING", "pytrec_eval", "'stickytoken[ranking]'"),
         ("evaluate MODEL --task STSBenchmark", "mteb", "'stickytoken[mteb]'"),
         ("demo", "gradio", "'stickytoken[demo]'"),
         (f"detect {ENDPOINT} --set tokenizer=MODEL", "openai", "'stickytoken[endpoint]'"),

@@ -44,7 +44,6 @@ PROPER = {
         "texts": frozenset({"None", "null character"}),
         "out": A_FOLDER,
     },
-    "impact": {**dict.fromkeys(("run", "settings"), NONE), "out": A_FOLDER},
     "report": dict.fromkeys(("format", "out", "explanations"), NONE),
     "load_sentences": {"source": NONE},
 }
@@ -70,13 +69,11 @@ def in_a_folder_of_its_own(tmp_path, monkeypatch):
 DETECTED = {"sentences": TEXTS, "settings": planted.SMALL, "tokens": [60], "out": "run"}
 PROBED = {"tokens": ["river"], "sentences": TEXTS, "settings": planted.SMALL}
 EXPLAINED = {"tokens": ["river"], "sentences": TEXTS, "settings": QUICK}
-MEASURED = {"tokens": ["river"], "tasks": []}
 # A function, the arguments that it needs beside the encoder, and those that are tried with every wrong value.
 CALLS = {
     "detect": (DETECTED, "encoder sentences pairs tokens sample settings method seed out engine progress"),
     "probe": (PROBED, "encoder tokens sentences pairs settings method progress"),
     "explain": (EXPLAINED, "encoder tokens run texts sentences settings out progress"),
-    "impact": (MEASURED, "encoder tasks run tokens exclude settings out"),
 }
 
 
@@ -98,7 +95,7 @@ def test_a_function_refuses_what_it_cannot_use(encoder, function, name):
 
 def test_what_is_no_run_is_refused():
     assert_refuses(lambda run: stickytoken.repair(run, out="out"), "repair", "run")
-    for function in ("report", "open_run", "open_impact", "open_repair"):
+    for function in ("report", "open_run", "open_repair"):
         assert_refuses(getattr(stickytoken, function), function, "run")
 
 

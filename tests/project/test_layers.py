@@ -29,7 +29,7 @@ LAYERS = [
     {"methods"},
     {"detection"},
     {"cleaning", "published", "run_summary"},
-    {"adapters", "attribution", "explanation", "impacts", "scanning"},
+    {"adapters", "attribution", "explanation", "scanning"},
     {"evaluation", "gate", "repairs"},
     {"audits"},
     {"evaluators", "model_cards", "reports"},
@@ -244,7 +244,7 @@ for line in sys.argv[1:]:
 """
     loaded, printed = loaded_by(code, "--help", "--version", *(f"{command} --help" for command in commands))
     assert loaded == []
-    assert printed.count("Usage") == len(commands) + 1 >= 20
+    assert printed.count("Usage") == len(commands) + 1 >= 19
     assert f"stickytoken {stickytoken.__version__}\n" in printed
 
 

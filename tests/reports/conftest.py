@@ -6,12 +6,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-import impact_files
 import profiled
 import stickytoken
 from stickytoken import load_encoder, open_run
 from stickytoken.explanation import ExplainSettings, explain
-from stickytoken.impacts import impact
 
 EXPLAINED = ExplainSettings(
     copies=3, carriers=4, benign=4, attribution_carriers=1, attribution_benign=3, directions=16
@@ -46,22 +44,11 @@ def explained_run(small_run, encoder, tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="session")
-def measured(run, planted_encoder, tmp_path_factory):
-    """A measurement of the sticky token, in a copy of the folder of its run."""
-    folder = Path(shutil.copytree(run.path, tmp_path_factory.mktemp("measured") / "run"))
-    tasks = impact_files.mixed_tasks(folder.parent / "tasks")
-    measured = impact(planted_encoder, tasks, run=folder, settings=impact_files.FEW)
-    assert measured.path.parent == folder
-    return measured
-
-
 @pytest.fixture
 def run_copy(request, tmp_path):
     """A copy, which a test may change, of the run with a sticky token or of another that the module names."""
     source = request.getfixturevalue(getattr(request.module, "COPIED", "run"))
     folder = source if isinstance(source, Path) else source.path
-    folder = folder.parent if folder.name.startswith("impact-") else folder
     return Path(shutil.copytree(folder, tmp_path / "copy"))
 
 

@@ -1,12 +1,10 @@
-"""Report, explanation, impact and web app of one run make the same claims with the same numbers."""
+"""Report, explanation and web app of one run make the same claims with the same numbers."""
 
 import json
 import re
-from dataclasses import replace
 
 import pytest
 
-import impact_files as files
 import planted
 import profiled
 import stickytoken
@@ -14,12 +12,8 @@ import web_app
 from naming import says
 from report_pages import Page
 from stickytoken import load_encoder
-from stickytoken.cli._options import Format
-from stickytoken.cli.commands.understanding import show_impact
 from stickytoken.demo.context import Startup, find_runs
 from stickytoken.explanation import ExplainSettings, explain
-from stickytoken.impacts import impact
-from stickytoken.impacts.wording import cost_sentence
 from stickytoken.methods import wording
 from stickytoken.reports.content import read_content
 
@@ -35,7 +29,7 @@ DENIALS = re.compile(
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
-    """A run that found one planted token, explained beside an ordinary one, with two measurements."""
+    """A run that found one planted token, explained beside an ordinary one."""
     folder = tmp_path_factory.mktemp("story")
     encoder = load_encoder(profiled.planted_model(2))
     # The typical pair has 8 copies, as the text below says of the token.
@@ -43,10 +37,6 @@ def told(tmp_path_factory):
     assert run.sticky["token"].to_list() == [planted.PLANTED]
     assert run.tokens.filter(token=ORDINARY)["verdict"].to_list() == ["benign"]
     explain(encoder, [planted.PLANTED, ORDINARY], run=run, settings=EXPLAINED, out=run.path / "explain")
-    task = files.sts(folder)
-    few = replace(files.FEW, copies=8, seeds=1)
-    for benign in (8, 19):
-        impact(encoder, [task], run=run, settings=replace(few, benign=benign))
     return run
 
 
@@ -117,9 +107,8 @@ def test_the_web_app_shows_the_numbers_of_the_report(content, row):
 
 def test_nothing_denies_what_the_run_calls_sticky(told, content, documents):
     texts = [documents["html"], documents["md"], json.dumps(documents["json"])]
-    texts += [(measured_impact.path / "impact.md").read_text("utf-8") for measured_impact in content.impacts]
     texts += [explanation.token.verdict for explanation in content.explanations]
-    assert len(texts) == 3 + 2 + 2
+    assert len(texts) == 3 + 2
     for text in texts:
         assert not DENIALS.search(text), DENIALS.search(text)
     verdict = explained(content, planted.PLANTED).token.verdict
@@ -143,26 +132,3 @@ def test_an_unflagged_token_is_called_sticky_nowhere(content, documents):
         assert not re.search("severe|serious|mild|negligible", words)
     assert {flagged_row["verdict"] for flagged_row in documents["json"]["flagged"]} == {"sticky"}
     assert {flagged_row["token"] for flagged_row in documents["json"]["flagged"]} == {planted.PLANTED}
-    for measured_impact in content.impacts:
-        assert [token.token for token in measured_impact.record.tokens if token.kind == "sticky"] == [
-            planted.PLANTED
-        ]
-
-
-def test_a_measurement_concludes_alike_everywhere(content, documents, capsys):
-    by_benign = {
-        measured_impact.record.settings["benign"]: measured_impact for measured_impact in content.impacts
-    }
-    for benign, measured_impact in by_benign.items():
-        (effect,) = measured_impact.effects.filter("main").to_dicts()
-        sentence = cost_sentence(effect, "sticky")
-        if benign == 8:
-            assert says(sentence, "too few", "1 sticky token", "8 benign", 11)
-        else:
-            assert says(sentence, f"p = {effect['p_value']:.2g}")
-        show_impact(measured_impact, Format.TABLE)
-        printed = " ".join(capsys.readouterr().out.split())
-        written = (measured_impact.path / "impact.md").read_text("utf-8")
-        figures = " ".join(figure["alt"] for figure in documents["json"]["figures"])
-        for text in (documents["html"], documents["md"], figures, printed, written):
-            assert sentence in text

@@ -148,8 +148,8 @@ def test_the_page_allows_its_own_scripts_by_hash_and_asks_for_nothing(html):
     assert not [name for _, name, _ in page.attributes if name.startswith("on")]
 
 
-def test_every_figure_has_its_words_its_numbers_and_a_name(run, explained_run, measured):
-    for folder in (run.path, explained_run, measured.path.parent):
+def test_every_figure_has_its_words_its_numbers_and_a_name(run, explained_run):
+    for folder in (run.path, explained_run):
         content = read_content(folder)
         page = Page(stickytoken.report(folder))
         explained = [figure for token in explained_tokens(content) for figure in token.figures]

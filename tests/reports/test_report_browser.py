@@ -27,11 +27,10 @@ NO_SPACE = os.strerror(errno.ENOSPC)
 
 
 @pytest.fixture(scope="module")
-def folder(run, explained_run, measured, tmp_path_factory):
-    """A run with more flagged tokens than have cards, its report and others."""
+def folder(run, explained_run, tmp_path_factory):
+    """A run with more flagged tokens than have cards, its report and that of another."""
     run = open_run(shutil.copytree(run.path, tmp_path_factory.mktemp("run") / "run"))
     stickytoken.report(explained_run, out=run.path / "explained.html")
-    stickytoken.report(measured.path.parent, out=run.path / "measured.html")
     best = run.tokens["erased"].top_k(MOST_CARDS + 1).min()
     flagged = run.tokens.with_columns(
         verdict=pl.when(pl.col("erased") >= best).then(pl.lit("sticky")).otherwise("verdict")
@@ -48,7 +47,6 @@ def folder(run, explained_run, measured, tmp_path_factory):
         ("report.html", 1400, "light"),
         ("explained.html", 390, "light"),
         ("explained.html", 1400, "dark"),
-        ("measured.html", 390, "light"),
     ],
 )
 def test_it_is_quiet_and_never_wider_than_the_screen(browser, folder, name, width, scheme):
@@ -143,7 +141,7 @@ def test_paper_is_light_and_has_the_numbers_and_no_legend_over_an_axis(browser, 
                 && axis.right > legend.left && axis.left < legend.right;
         });
     }).map(plot => plot.dataset.figure)"""
-    for name in ("report.html", "measured.html", "explained.html"):
+    for name in ("report.html", "explained.html"):
         with opened(browser, folder / name, color_scheme="dark") as (page, heard):
             wait_for_plots(page)
             assert page.evaluate(over) == []

@@ -12,7 +12,6 @@ from stickytoken.explanation.files import explanation_folders, read_explanation
 from stickytoken.methods import Column, Distribution, Scatter
 from stickytoken.reports.content import read_content
 from stickytoken.reports.figures import AFTER, CONTROL, SERIES, STICKY, new_panels, stack_panels, template
-from stickytoken.reports.figures.effects import costs, token_costs
 from stickytoken.reports.figures.explanation import explanation_figures
 from stickytoken.reports.figures.run import (
     bins,
@@ -167,13 +166,6 @@ def test_every_figure_stands_on_what_little_there_is(table):
         assert figure.alt.endswith(".")
         assert "nan" not in figure.alt.lower()
     assert sum(row[2] for row in distribution(table, LIFTS).table.rows) == len(table)
-
-
-def test_without_tasks_the_figures_say_so():
-    assert "No task" in costs([]).alt
-    for figure in (costs([]), token_costs([])):
-        assert len(figure.plot.data) == 0
-        assert figure.plot.layout.annotations
 
 
 def contrast(one, other):

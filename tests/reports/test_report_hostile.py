@@ -108,7 +108,7 @@ def test_lone_surrogates_are_spelled_out(hostile_run):
     stickytoken.report(folder, format="md").encode()
 
 
-# Explanations and measurements.
+# Explanations.
 
 EVIL = "<img src=x onerror=alert(1)>\u202e</script>|`"
 
@@ -129,13 +129,6 @@ def hostile_explanations(explained_run, tmp_path_factory):
     return run
 
 
-@pytest.fixture(scope="module")
-def hostile_impact(measured, tmp_path_factory):
-    run = Path(shutil.copytree(measured.path.parent, tmp_path_factory.mktemp("hostile") / "run"))
-    rewrite((run / measured.path.name).glob("*.parquet"), ("task", "token", "corpus", "metric"))
-    return run
-
-
 def rewrite(paths, names):
     for path in paths:
         table = pl.read_parquet(path)
@@ -144,10 +137,8 @@ def rewrite(paths, names):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["hostile_explanations", "hostile_impact"])
-def test_what_stands_in_the_folder_of_a_run_is_text(request, name):
-    run = request.getfixturevalue(name)
-    html = stickytoken.report(run)
+def test_what_stands_in_the_folder_of_a_run_is_text(hostile_explanations):
+    html = stickytoken.report(hostile_explanations)
     assert_harmless(html.replace("\u2068", "").replace("\u2069", ""))
     page = Page(html)
     assert {"img", "iframe", "b"}.isdisjoint(page.tags)
@@ -156,13 +147,13 @@ def test_what_stands_in_the_folder_of_a_run_is_text(request, name):
     figures_json = json.dumps(page.data["figures"])
     assert "&lt;img" in figures_json
     assert "<img" not in figures_json
-    assert_harmless(stickytoken.report(run, format="md"))
-    assert "<img" not in stickytoken.report(run, format="md")
-    document = json.loads(stickytoken.report(run, format="json"))
+    assert_harmless(stickytoken.report(hostile_explanations, format="md"))
+    assert "<img" not in stickytoken.report(hostile_explanations, format="md")
+    document = json.loads(stickytoken.report(hostile_explanations, format="json"))
     assert all(explanation["token"] == EVIL for explanation in document["explanations"])
 
 
-@pytest.mark.parametrize("name", ["hostile_run", "hostile_explanations", "hostile_impact"])
+@pytest.mark.parametrize("name", ["hostile_run", "hostile_explanations"])
 def test_in_a_browser_nothing_happens(browser, request, name, tmp_path):
     out = tmp_path / "report.html"
     stickytoken.report(request.getfixturevalue(name), out=out)

@@ -15,7 +15,6 @@ from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion
 from stickytoken.settings import PositiveCount, Proportion, check_settings, choose_insertion, field_types
 from stickytoken.settings.audit import AuditSettings
-from stickytoken.settings.impact import ImpactSettings
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.settings.std import StdSettings
 
@@ -87,7 +86,7 @@ def test_the_limits_of_a_field_can_be_read():
     assert field_types(Paint)["limit"].optional
 
 
-@pytest.mark.parametrize("settings_class", [AuditSettings, ImpactSettings, ProfileSettings])
+@pytest.mark.parametrize("settings_class", [AuditSettings, ProfileSettings])
 def test_an_insertion_that_nobody_chose_suits_the_model_and_a_chosen_one_stays(settings_class):
     unchosen = settings_class(seed=7)
     assert choose_insertion(unchosen, texts_only=False).insertion is Insertion.IDS

@@ -22,7 +22,6 @@ from stickytoken.vocabulary import (
     categorize,
     frame_with_special,
     kind_of,
-    match_apart,
     match_benign,
     script_of,
     word_mark,
@@ -295,41 +294,12 @@ def test_a_smaller_request_gets_the_first_of_a_larger_one(vocabulary, count, mos
     assert match_benign(vocabulary, token_id, (), count, 0).tokens == larger[:count]
 
 
-@pytest.mark.parametrize("seed", [0, 42])
-def test_a_measurement_of_a_token_has_the_first_of_the_benign_tokens_of_its_explanation(vocabulary, seed):
-    """`explain` matches every token alone, `impact` all tokens apart; of one token both are the same."""
-    token_ids = ids_of(vocabulary, "garden", "river", "songs")
-    alone = match_benign(vocabulary, token_ids[0], {5, *token_ids}, 16, seed).tokens
-    for count in (1, 8, 16, 19):
-        measured = match_apart(vocabulary, token_ids[:1], {5, *token_ids}, count, seed)
-        assert tuple(measured[:16]) == alone[:count]
-    found = match_apart(vocabulary, token_ids, {5}, 2, seed)
-    assert found[0] == alone[0]
-    for index, token_id in enumerate(token_ids):
-        matches = match_benign(vocabulary, token_id, {5, *token_ids}, 16, seed).tokens
-        matches_of_token = (found[index], found[index + 3])
-        assert matches_of_token == tuple(token for token in matches if token in matches_of_token)
-
-
 def test_a_token_alone_in_its_category_is_compared_with_others(vocabulary):
     special = [k for k, c in zip(vocabulary.ids, vocabulary.categories, strict=True) if c == "OK_SPECIAL"]
     assert special
     match = match_benign(vocabulary, special[0], special, 5, 0)
     assert not match.same_category
     assert len(match.tokens) == 5
-
-
-def test_tokens_go_on_when_others_have_all_that_were_drawn(vocabulary):
-    available = [token.id for token in vocabulary.available]
-    token_ids = available[:6]
-    excluded = set(available[30:])
-    # A further token changes no earlier first match.
-    first = match_apart(vocabulary, token_ids[:5], {*excluded, token_ids[5]}, 1, 0)
-    assert match_apart(vocabulary, token_ids, excluded, 1, 0)[:5] == first
-    matches = match_apart(vocabulary, token_ids, excluded, 4, 0)
-    assert {token.id for token in matches} == set(available[6:30])
-    with pytest.raises(InputError, match=naming(6, 5)):
-        match_apart(vocabulary, token_ids, excluded, 5, 0)
 
 
 def test_no_benign_token_is_an_error(vocabulary):

@@ -15,7 +15,6 @@ MODELS = ("MODEL", "my_model", "my-tokenizer")
 RUNS = ("RUN", "my-run", RUN_FOLDER)
 OWN_NAMES = {
     "explain.md": {"runs": ("all-MiniLM-L6-v2",)},
-    "impact.md": {"runs": ("all-MiniLM-L6-v2",)},
     "documents.md": {"runs": ("minilm",)},
     "ci.md": {"runs": ("before", "baseline", "my_model-profile-0123456789ab")},
     "publish.md": {"runs": ("all-MiniLM-L6-v2",)},

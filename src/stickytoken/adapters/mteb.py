@@ -30,8 +30,7 @@ class WithCopies:
 
     The score (nDCG@10 in most tasks of retrieval) falls if the copies erase what distinguishes the documents.
     It hardly shows whether they push a document into results, because the documents that it competes with
-    have them too. So have those of Chen et al. (2025), in other numbers and with several tokens:
-    ``stickytoken impact --preset paper`` repeats their edits.
+    have them too. So have those of Chen et al. (2025), in other numbers and with several tokens.
 
     The copies are typed in front of the document, behind the prompt of the model and with spaces between
     them. The model truncates what is too long then.
@@ -87,7 +86,7 @@ class WithCopies:
         if prompt_type is None or "text" not in inputs.dataset.column_names:  # type: ignore[attr-defined]
             raise InputError(
                 f"{task_metadata.name} has no documents of text to write copies into: choose a task of "
-                "retrieval or reranking, or measure this one with stickytoken impact"
+                "retrieval or reranking"
             )
         if prompt_type == PromptType.document:
             inputs = self._write_copies(inputs)

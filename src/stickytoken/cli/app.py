@@ -17,7 +17,7 @@ from stickytoken.cli.commands.language_models import embed, evaluate, tune
 from stickytoken.cli.commands.measuring import detect, probe
 from stickytoken.cli.commands.runs import card, published, report, show, tokens
 from stickytoken.cli.commands.shipping import check, demo, repair
-from stickytoken.cli.commands.understanding import explain, impact, why
+from stickytoken.cli.commands.understanding import explain, why
 from stickytoken.errors import KEPT_NOTE, StickyTokenError
 from stickytoken.version import __version__
 
@@ -31,7 +31,6 @@ _AFTER_INTERRUPT = {
     "check": _CONTINUE,
     "detect": _CONTINUE,
     "explain": _CONTINUE,
-    "impact": _CONTINUE,
     "scan": _CONTINUE,
     "repair": "nothing was written to the output folder",
     "demo": "the web app has stopped",
@@ -105,7 +104,7 @@ def _report_error(error: BaseException, command: str | None) -> int | None:
 _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Find sticky tokens": (detect, audit, show, probe),
     "Fix a model or documents": (repair, scan, clean, check),
-    "Understand and report": (explain, why, impact, report, published, card, demo),
+    "Understand and report": (explain, why, report, published, card, demo),
     "Language models": (embed, evaluate, tune),
     "Tokenizers": (tokens,),
 }

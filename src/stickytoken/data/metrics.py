@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.errors import require_package
-from stickytoken.insertion import Side
 from stickytoken.unit_vectors import Similarity
 
 Values: TypeAlias = NDArray[np.float64]
@@ -35,14 +34,12 @@ class Task(ABC):
         layout: The kind of task: ``sts``, ``retrieval`` and so on.
         unit: What the bootstrap resamples: pairs, queries or texts.
         metrics: The metrics, the main one first.
-        columns: The names of the outcome columns.
     """
 
     name: str
     layout: ClassVar[str]
     unit: ClassVar[str]
     metrics: ClassVar[tuple[str, ...]]
-    columns: ClassVar[tuple[str, ...]]
 
     @cached_property
     def fingerprint(self) -> str:
@@ -72,10 +69,6 @@ class Task(ABC):
     """Whether queries search documents, so that models may encode the roles ``query`` and ``document``
     differently. The sentences of pairs are encoded alike."""
 
-    def edited(self, side: Side) -> frozenset[str]:
-        """Return the roles of the texts into which copies of a token are inserted."""
-        return side.roles
-
     @abstractmethod
     def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
         """Compute the outcomes of all units.
@@ -86,12 +79,12 @@ class Task(ABC):
             similarity: How the model compares vectors.
 
         Returns:
-            One row per unit and one column per name in ``columns``, shape (units, columns).
+            One row per unit, shape (units, columns). Only retrieval has several columns: one per metric.
         """
 
     @abstractmethod
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
-        """Compute a metric for each condition, such as the texts without copies of a token and with copies.
+        """Compute a metric for each condition, such as each model or each way of encoding.
 
         Args:
             metric: One of ``metrics``.
@@ -121,7 +114,6 @@ class _PairTask(Task):
     gold: tuple[float, ...]
 
     unit = "pairs"
-    columns = ("similarity",)
 
     @property
     def units(self) -> int:
@@ -228,7 +220,6 @@ class ClusteringTask(Task):
     layout = "clustering"
     unit = "texts"
     metrics = ("v_measure", "nmi")
-    columns = ("cluster",)
 
     @property
     def units(self) -> int:
@@ -237,9 +228,6 @@ class ClusteringTask(Task):
     @property
     def texts(self) -> Mapping[str, tuple[str, ...]]:
         return {"text": self.sentences}
-
-    def edited(self, side: Side) -> frozenset[str]:
-        return frozenset({"text"})
 
     def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
         """Cluster the texts, and return the cluster number of each text, shape (texts, 1)."""
@@ -348,7 +336,6 @@ class ClassificationTask(Task):
     layout = "classification"
     unit = "texts"
     metrics = ("accuracy", "macro_f1")
-    columns = ("predicted",)
 
     @property
     def units(self) -> int:
@@ -357,10 +344,6 @@ class ClassificationTask(Task):
     @property
     def texts(self) -> Mapping[str, tuple[str, ...]]:
         return {"train": self.train, "test": self.test}
-
-    def edited(self, side: Side) -> frozenset[str]:
-        """Return the role ``test``, and also ``train`` if copies are inserted into both sides."""
-        return frozenset({"train", "test"} if side is Side.BOTH else {"test"})
 
     def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
         """Predict the label of each test text, and return its number, shape (texts, 1)."""
@@ -397,9 +380,8 @@ FOLDS = 10
 class CrossValidatedTask(ClassificationTask):
     """Labelled texts without a split: a text is predicted by a logistic regression on the other folds.
 
-    All texts are both training and test texts: ``train`` and ``test`` are the same. Their vectors may differ,
-    because copies of a token may be inserted into the test texts only (see `ClassificationTask.edited`). The
-    ten folds have nearly equal shares of the labels.
+    All texts are both training and test texts: ``train`` and ``test`` are the same. The ten folds have nearly
+    equal shares of the labels.
     """
 
     layout = "classification-by-folds"
@@ -409,7 +391,7 @@ class CrossValidatedTask(ClassificationTask):
         from sklearn.linear_model import LogisticRegression
         from sklearn.model_selection import StratifiedKFold
 
-        # Both arrays have the same texts in the same order: row i of each is text i, with or without copies.
+        # Both arrays have the same texts in the same order: row i of each is text i.
         as_training = similarity.prepared(vectors["train"])
         as_test = similarity.prepared(vectors["test"])
         predicted = np.empty(self.units)
@@ -448,9 +430,6 @@ class PairTransferTask(ClassificationTask):
             "query": self.test,
             "document": self.test_second,
         }
-
-    def edited(self, side: Side) -> frozenset[str]:
-        return side.roles
 
     def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
         """Predict the label of each test pair, and return its number, shape (pairs, 1)."""
@@ -496,7 +475,7 @@ class _RankingTask(Task):
 
     def __post_init__(self) -> None:
         # Raise an error now, before any texts are encoded.
-        require_package("pytrec_eval", f"the {self.layout} task {self.name!r}", "impact")
+        require_package("pytrec_eval", f"the {self.layout} task {self.name!r}", "ranking")
 
     @property
     def units(self) -> int:
@@ -547,7 +526,6 @@ class RetrievalTask(_RankingTask):
 
     layout = "retrieval"
     metrics = ("ndcg_at_10", "recall_at_100", "map", "mrr")
-    columns = metrics
 
     def _rank(
         self, queries: Values, documents: Values, similarity: Similarity
@@ -589,7 +567,6 @@ class RerankingTask(_RankingTask):
 
     layout = "reranking"
     metrics = ("map",)
-    columns = metrics
 
     def _rank(
         self, queries: Values, documents: Values, similarity: Similarity

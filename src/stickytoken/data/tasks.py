@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from stickytoken.data import metrics, text_kinds
-from stickytoken.data.metrics import ClassificationTask, Sample, Task, Values
+from stickytoken.data.metrics import ClassificationTask, Task
 from stickytoken.data.rows import TABLE_SUFFIXES, format_of
 from stickytoken.data.tables import Table, read_lines, read_table
 from stickytoken.errors import InputError, require_package
@@ -494,39 +494,15 @@ def kinds_task() -> ClassificationTask:
 
 # MTEB names of the seven STS tasks that papers on prompted language models average over.
 STS_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSBenchmark", "SICK-R")
-# MTEB names of the tasks in Chen et al. 2025.
-PAPER_TASKS = (
-    "Banking77Classification",
-    "EmotionClassification",
-    "MassiveIntentClassification",
-    "BiorxivClusteringS2S",
-    "MedrxivClusteringS2S",
-    "TwentyNewsgroupsClustering",
-    "SprintDuplicateQuestions",
-    "StackOverflowDupQuestions",
-    "SciDocsRR",
-    "SciFact",
-    "ArguAna",
-    "NFCorpus",
-    "SICK-R",
-    "STS16",
-    "STSBenchmark",
-    "SummEval",
-)
-
-
-class UnreachableTaskError(InputError):
-    """The data of an MTEB task cannot be loaded."""
 
 
 class MtebTask:
-    """An MTEB task. MTEB gives only one score per condition, so there is no confidence interval."""
+    """An MTEB task. MTEB gives a single score, so there is no confidence interval."""
 
     layout = "mteb"
     unit = "tasks"
     has_queries = True  # some tasks have; MTEB itself tells queries and documents apart
     metrics = ("main_score",)
-    columns = metrics
     units = 1
 
     def __init__(self, task: Any) -> None:
@@ -536,10 +512,6 @@ class MtebTask:
     @property
     def fingerprint(self) -> str:
         return metrics.fingerprint(self.layout, self.name, dict(self.task.metadata.dataset), version("mteb"))
-
-    def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
-        del metric, sample  # there is only one metric, and one unit
-        return outcomes[:, 0, 0]  # of shape (C, 1, 1)
 
 
 AnyTask: TypeAlias = Task | MtebTask
@@ -569,38 +541,20 @@ def find_task(source: str | Path) -> tuple[AnyTask, list[str]]:
         if path.parent.is_dir():
             hint = suggestion(path.name, [neighbour.name for neighbour in path.parent.iterdir()])
         raise InputError(f"there is no task file or folder {str(path)!r}{hint}")
-    return find_mteb_task(str(source)), []
+    return _find_mteb_task(str(source)), []
 
 
-def paper_tasks() -> list[Any]:
-    """Return the MTEB task objects of Chen et al. (2025), with only their English parts, as in the paper.
-
-    Raises:
-        MissingExtraError: MTEB is not installed.
-    """
-    return [find_mteb_task(name, languages=["eng"]).task for name in PAPER_TASKS]
-
-
-def find_mteb_task(source: Any, languages: list[str] | None = None) -> MtebTask:
-    """Wrap an MTEB task, which is passed as its name or as an MTEB task object.
-
-    With ``languages``, a task that is passed by name has only the subsets in these languages.
-    """
-    require_package("mteb", f"{str(source)!r} is not a file or folder; as an MTEB task it", "mteb")
+def _find_mteb_task(name: str) -> MtebTask:
+    require_package("mteb", f"{name!r} is not a file or folder; as an MTEB task it", "mteb")
     import mteb
-    from mteb.abstasks import AbsTask
 
-    if isinstance(source, AbsTask):
-        return MtebTask(source)
     try:
-        return MtebTask(mteb.get_task(str(source), languages=languages))
+        return MtebTask(mteb.get_task(name))
     except (KeyError, ValueError) as error:
-        hint = suggestion(
-            str(source), [task.metadata.name for task in mteb.get_tasks(exclude_superseded=False)]
-        )
+        hint = suggestion(name, [task.metadata.name for task in mteb.get_tasks(exclude_superseded=False)])
         raise InputError(
-            f"{str(source)!r} is neither a file or folder nor an MTEB task{hint}: pass a table with the "
-            "columns of a task, a folder in the layout of BEIR, or the name of an MTEB task"
+            f"{name!r} is neither a file or folder nor an MTEB task{hint}: pass a table with the columns of "
+            "a task, a folder in the layout of BEIR, or the name of an MTEB task"
         ) from error
 
 
@@ -629,7 +583,7 @@ def load_data(task: MtebTask) -> None:
     """Load the data of an MTEB task if it is not loaded yet.
 
     Raises:
-        UnreachableTaskError: The data is not on this machine and cannot be downloaded.
+        InputError: The data is not on this machine and cannot be downloaded.
     """
     from datasets.exceptions import DatasetsError
 
@@ -639,6 +593,6 @@ def load_data(task: MtebTask) -> None:
         task.task.load_data()
     except (OSError, ValueError, RuntimeError, LookupError, ImportError, DatasetsError) as error:
         reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise UnreachableTaskError(
+        raise InputError(
             f"the data of {task.name} can be loaded neither from the cache nor from the network: {reason}"
         ) from error

@@ -13,14 +13,10 @@ from stickytoken.encoders.roles import AnyEncoder, Role, in_role
 from stickytoken.insertion import Insertion
 
 
-def find_role(task: Task, name: str) -> Role | None:
-    """Return the role of the texts that have a name in ``task.texts``; None if the task has no queries."""
-    return Role(name) if task.has_queries else None
-
-
 def encoders_of(encoder: AnyEncoder, task: Task) -> dict[str, AnyEncoder]:
     """Return the encoders of a task's texts, keyed by the same names as ``task.texts``."""
-    return {name: in_role(encoder, find_role(task, name)) for name in task.texts}
+    # Only a task with queries tells roles apart, and names its texts `query` and `document`.
+    return {name: in_role(encoder, Role(name) if task.has_queries else None) for name in task.texts}
 
 
 def truncate_texts(encoder: WordEncoder, task: Task) -> tuple[dict[str, list[str]], int]:

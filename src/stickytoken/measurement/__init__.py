@@ -525,11 +525,6 @@ class ResultFolder:
         """Delete all shards."""
         shutil.rmtree(self.path / _SHARDS, ignore_errors=True)
 
-    def remove_stages(self, prefix: str) -> None:
-        """Delete the shards of the stages whose names begin with a prefix."""
-        for path in (self.path / _SHARDS).glob(f"{prefix}*.parquet"):
-            path.unlink(missing_ok=True)
-
     def _shard_path(self, stage: str, index: int) -> Path:
         return self.path / _SHARDS / f"{stage}-{index:06d}.parquet"
 

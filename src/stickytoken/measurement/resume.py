@@ -1,4 +1,4 @@
-"""Begin, continue or open a measurement, such as a run, an impact measurement, a scan or an audit."""
+"""Begin, continue or open a measurement, such as a run, a scan or an audit."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def resumed(folder: ResultFolder, kind: MeasurementKind[R], record: R) -> Iterat
 def read_present(folder: ResultFolder, kind: MeasurementKind[R], called: str) -> R:
     """Return the record of the measurement in a folder; raise a RunError if there is none.
 
-    ``called`` is the noun for the measurement in messages, such as ``impact measurement``.
+    ``called`` is the noun for the measurement in messages, such as ``audit``.
     """
     record = kind.read(folder) if folder.exists() else None
     if record is None:

@@ -68,7 +68,7 @@ def encode_probes(
     return require_ids(encoder, "insertion 'ids' or a lower precision").at(precision).encode_ids(ids)
 
 
-# Default number of texts per shard. Encoding as many documents takes about 10 seconds on one core.
+# Number of texts per shard. Encoding as many documents takes about 10 seconds on one core.
 _SHARD_TEXTS = 128
 # Column of a shard of texts, with the index of each text in the sequence of all texts.
 _INDEX = "text"
@@ -93,7 +93,6 @@ class TextWork:
 
     name: str
     role: Role | None
-    allow_missing: bool  # whether the vector of a text that a server does not encode is NaN, not an error
 
     def prepare(self, shard: Shard[_NumberedProbe], encoder: Encoder) -> tuple[list[int], Sequence[Probe]]:
         """Return the indices of the texts and the texts, as token ids if the encoder reads token ids."""
@@ -107,7 +106,7 @@ class TextWork:
         indices, probes = prepared
         vectors = encode_probes(in_role(encoder, self.role), probes)
         unanswered = np.flatnonzero(np.isnan(vectors[:, 0]))  # all components of a missing vector are NaN
-        if len(unanswered) and not self.allow_missing:
+        if len(unanswered):
             text = quote_text(str(probes[unanswered[0]]))
             raise EncodingError(f"{encoder.name}: the server gives no vector for the text {text}")
         rows = [{_INDEX: index, "vector": vector} for index, vector in zip(indices, vectors, strict=True)]
@@ -121,9 +120,6 @@ def encode_in_shards(
     store: ShardStore,
     progress: ProgressCallback,
     role: Role | None = Role.DOCUMENT,
-    *,
-    shard_texts: int = _SHARD_TEXTS,
-    allow_missing: bool = False,
 ) -> NDArray[np.float32]:
     """Encode texts of a role shard by shard, and return their vectors.
 
@@ -136,17 +132,18 @@ def encode_in_shards(
         store: keeps the shards.
         progress: called after every shard.
         role: what the texts are for.
-        shard_texts: number of texts per shard.
-        allow_missing: whether the vector of a text that a server does not encode is NaN, not an error.
 
     Returns:
         The vectors, shape (texts, d).
+
+    Raises:
+        EncodingError: a server gives no vector for a text.
     """
     numbered_probes = list(enumerate(probes))  # the index identifies the row of a stored vector
     shards = [
-        Shard(index, tuple(numbered_probes[first : first + shard_texts]))
-        for index, first in enumerate(range(0, len(probes), shard_texts))
+        Shard(index, tuple(numbered_probes[first : first + _SHARD_TEXTS]))
+        for index, first in enumerate(range(0, len(probes), _SHARD_TEXTS))
     ]
-    work = TextWork(name, role, allow_missing)
+    work = TextWork(name, role)
     tables = run_work(work, shards, _ROWS_OF_TEXTS, engine, store, progress)
     return np.concatenate([np.array(table["vector"].to_list(), dtype=np.float32) for table in tables])

@@ -12,7 +12,6 @@ from stickytoken.detection.run import Run, open_run
 from stickytoken.errors import InputError, RunError
 from stickytoken.explanation import files
 from stickytoken.explanation.files import StoredExplanation
-from stickytoken.impacts.results import Impact, impacts_in
 from stickytoken.measurement.resume import differences
 from stickytoken.methods.base import PlanRecord
 from stickytoken.repairs.records import RepairRecord, repairs_in
@@ -24,14 +23,13 @@ from stickytoken.vocabulary import kind_of, script_of, word_mark
 class RunContent:
     """A finished run, and what else its folder contains.
 
-    Only finished impacts, scans, audits and repairs are included, latest first.
+    Only finished scans, audits and repairs are included, latest first.
 
     Attributes:
         run: the run.
         plan: the plan of the run.
         tokens: the tokens of the run, with the columns that `_add_properties` adds.
         explanations: one explanation for each explained token.
-        impacts: measurements of what tokens cost on tasks.
         scans: searches for documents with copies.
         audits: audits of an index.
         repairs: records of repairs of the model.
@@ -42,7 +40,6 @@ class RunContent:
     plan: PlanRecord
     tokens: pl.DataFrame
     explanations: tuple[StoredExplanation, ...]
-    impacts: tuple[Impact, ...]
     scans: tuple[Scan, ...]
     audits: tuple[Audit, ...]
     repairs: tuple[RepairRecord, ...]
@@ -74,18 +71,16 @@ def read_content(path: str | Path, explanations: Path | None = None) -> RunConte
             to another model.
     """
     run = open_run(Path(path).expanduser())
-    impacts, unread_impacts = impacts_in(run.path)
     scans, unread_scans = scans_in(run.path)
     audits, unread_audits = audits_in(run.path)
     repairs, unread_repairs = repairs_in(run.path)
     stored_explanations, unread_explanations = _read_explanations(run, explanations)
-    missing = [*unread_explanations, *unread_impacts, *unread_scans, *unread_audits, *unread_repairs]
+    missing = [*unread_explanations, *unread_scans, *unread_audits, *unread_repairs]
     return RunContent(
         run=run,
         plan=run.plan,
         tokens=_add_properties(run.tokens, run.vocabulary),
         explanations=tuple(stored_explanations),
-        impacts=impacts,
         scans=scans,
         audits=audits,
         repairs=repairs,

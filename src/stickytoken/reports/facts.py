@@ -15,12 +15,11 @@ import polars as pl
 from stickytoken.audits import Audit, wording as auditing
 from stickytoken.detection.run import NextStep
 from stickytoken.explanation.files import Finding, StoredExplanation
-from stickytoken.impacts.results import NAMED, Impact
 from stickytoken.methods import Column, Distribution, Fact, Scatter, wording
 from stickytoken.repairs.records import RepairRecord, token_rows
 from stickytoken.reports.cards import MOST_CARDS
 from stickytoken.reports.content import RunContent
-from stickytoken.reports.figures import DataTable, ReportFigure, effects, run as run_figures
+from stickytoken.reports.figures import DataTable, ReportFigure, repair as repair_figures, run as run_figures
 from stickytoken.reports.figures.explanation import explanation_figures
 from stickytoken.reports.templating import number, plain
 from stickytoken.scanning import wording as scan_wording
@@ -28,9 +27,8 @@ from stickytoken.words import sentence
 
 # Approximate number of unflagged tokens to list, as on the command line.
 STRONGEST = 8
-# Maximum numbers of impact measurements, repairs and scans in a report. If there are more, the latest are
-# shown. The limit for scans also applies to audits.
-MOST_IMPACTS = 3
+# Maximum numbers of repairs and scans in a report. If there are more, the latest are shown. The limit for
+# scans also applies to audits.
 MOST_REPAIRS = 2
 MOST_SCANS = 3
 # Maximum number of explained tokens whose figures are shown. More figures would make the page too large for
@@ -98,10 +96,7 @@ def notes(content: RunContent) -> list[str]:
         )
     lines += content.run.description.notes
     lines += content.missing
-    for impact in content.impacts[:MOST_IMPACTS]:
-        lines += [f"impact: {name} was not measured: {reason}" for name, reason in impact.failed.items()]
     for count, most_shown, noun in (
-        (len(content.impacts), MOST_IMPACTS, "impact measurements"),
         (len(content.scans), MOST_SCANS, "scans"),
         (len(content.audits), MOST_SCANS, "audits"),
     ):
@@ -152,8 +147,6 @@ def run_details(content: RunContent) -> dict[str, dict[str, Any]]:
             "method": record.method,
         },
     }
-    for impact in content.impacts[:MOST_IMPACTS]:
-        groups[f"impact {impact.path.name}"] = _list_impact_details(impact)
     for repair in content.repairs[:MOST_REPAIRS]:
         groups[f"repair {repair.identity[:12]}"] = {
             "state": _STATES[repair.verified],
@@ -164,20 +157,6 @@ def run_details(content: RunContent) -> dict[str, dict[str, Any]]:
             "started": repair.started,
         }
     return {title: values for title, values in groups.items() if values}  # without empty groups
-
-
-def _list_impact_details(impact: Impact) -> dict[str, Any]:
-    details: dict[str, Any] = dict(impact.record.settings)
-    for kind in ("sticky", NAMED, "benign"):
-        tokens = [token.token for token in impact.record.tokens if token.kind == kind]
-        if tokens:
-            details[f"{kind} tokens"] = tokens
-    details["texts"] = impact.result.sequences
-    details["seconds"] = impact.result.seconds
-    for task in impact.result.tasks:
-        if task.cut:  # the number of texts that the model truncated
-            details[f"texts cut, {task.name}"] = task.cut
-    return details
 
 
 def _list_repair_checks(record: RepairRecord) -> dict[str, str]:
@@ -208,35 +187,24 @@ def report_figures(content: RunContent) -> list[ReportFigure]:
     # If all sticky tokens have cards, the cards say more about them than the figure of their composition.
     if len(content.sticky) > MOST_CARDS:
         figures.append(run_figures.composition(content.tokens))
-    for number_in_report, impact in enumerate(content.impacts[:MOST_IMPACTS], start=1):
-        figures += _make_distinct(effects.impact_figures(impact), number_in_report)
     for number_in_report, record in enumerate(content.repairs[:MOST_REPAIRS], start=1):
-        figures += _make_distinct([_draw_repair(record)], number_in_report)
+        figures.append(_make_distinct(_draw_repair(record), number_in_report))
     return figures
 
 
-def _make_distinct(figures: list[ReportFigure], number_in_report: int) -> list[ReportFigure]:
-    """Add the number of a measurement or repair in the report to the names and titles of its figures.
-
-    Without a number, the figures of all measurements would have the same names. The first measurement needs
-    no number, and most runs have only one.
-    """
+def _make_distinct(figure: ReportFigure, number_in_report: int) -> ReportFigure:
+    """Number the figures of repairs from the second on, because all have the same name."""
     if number_in_report == 1:
-        return figures
-    return [
-        replace(
-            figure,
-            name=f"{figure.name}-{number_in_report}",
-            title=f"{figure.title} ({number_in_report})",
-        )
-        for figure in figures
-    ]
+        return figure  # most runs have a single repair, which needs no number
+    return replace(
+        figure, name=f"{figure.name}-{number_in_report}", title=f"{figure.title} ({number_in_report})"
+    )
 
 
 def _draw_repair(record: RepairRecord) -> ReportFigure:
     state = sentence(_STATES[record.verified])
     findings = " ".join(sentence(finding) for finding in _list_repair_checks(record).values())
-    return effects.repaired_tokens(token_rows(record), state, findings)
+    return repair_figures.repaired_tokens(token_rows(record), state, findings)
 
 
 @dataclass(frozen=True)

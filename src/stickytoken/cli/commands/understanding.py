@@ -1,10 +1,8 @@
-"""The commands explain, why and impact: what copies of a token do in a model, and what they cost."""
+"""The commands explain and why: what copies of a token do in a model, and what makes texts similar."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -18,9 +16,7 @@ from rich.text import Text
 import stickytoken
 from stickytoken.cli import _options as opt, console
 from stickytoken.cli._command import command
-from stickytoken.errors import InputError
 from stickytoken.settings.explain import ExplainSettings
-from stickytoken.settings.impact import Edits, ImpactSettings
 from stickytoken.settings.reading import Columns
 from stickytoken.validation import visible
 
@@ -30,7 +26,6 @@ if TYPE_CHECKING:
 
     from stickytoken.explanation import Explanation
     from stickytoken.explanation.files import TokenExplanation
-    from stickytoken.impacts import Impact
 
 
 @command(settings=("prompt", "token_prepending", "truncate_dim", "layer"))
@@ -291,93 +286,3 @@ def _color(value: float, highest: float) -> Text:
     if value < 0:
         colour = f"rgb({other_channels},{other_channels},255)"
     return Text(f"{value:+.3f}", style=f"black on {colour}")
-
-
-Preset = StrEnum("Preset", "PAPER")
-
-
-@command(settings=("prompt", "token_prepending", "truncate_dim", "layer", "insertion"))
-def impact(
-    source: opt.Source,
-    *,
-    task: opt.TextsOption[list[str] | None] = None,
-    preset: opt.TextsOption[Preset | None] = None,
-    tokens: opt.RunsTokens = None,
-    model: opt.RunsModel = None,
-    settings: ImpactSettings,
-    loading: opt.AnyModelOptions,
-    computing: opt.EngineOptions,
-    out: opt.OutputOption[Path | None] = None,
-    output_format: opt.OutputFormat = opt.Format.TABLE,
-) -> None:
-    """Measure what sticky tokens cost on a task. Run the command again to continue after an interruption.
-
-    Example: stickytoken impact all-MiniLM-L6-v2 --tokens '[CLS]' --task sts.jsonl
-
-    Args:
-        task: Task file, BEIR folder, or name of an MTEB task. Repeatable.
-        preset: paper: measure the sixteen MTEB tasks of Chen et al. (2025), with their edits.
-        out: Output folder. Default for a run: impact-<identity> in the run folder, where report finds it.
-            Default for a model: runs/<model>-impact-<identity>.
-    """
-    from stickytoken.data.tasks import paper_tasks
-
-    engine = computing.choice
-    tasks = list(task or ())
-    if preset is Preset.PAPER:
-        tasks += paper_tasks()
-        settings = replace(settings, edits=Edits.PAPER)
-    run, encoder = opt.open_source(source, loading, model)
-    run_impact = partial(
-        stickytoken.impact,
-        tokens=opt.parse_tokens_or_files(tokens),
-        tasks=tasks,
-        run=run,
-        settings=settings,
-    )
-
-    def rehearse(stand_in: Any, folder: Path) -> object:
-        """Measure with a stand-in for the encoder, which only counts texts, to estimate the cost."""
-        return run_impact(stand_in, out=folder)
-
-    with opt.cost_announced(encoder, loading, rehearse) as progress:
-        measured_impact = run_impact(encoder, out=out, engine=engine, progress=progress)
-    show_impact(measured_impact, output_format)
-    if run is not None and measured_impact.path.parent == run.path:
-        console.inform(f"for a report with this: stickytoken report {quote(str(run.path))}")
-    failed = "; ".join(f"{name} ({reason})" for name, reason in measured_impact.failed.items())
-    if failed:
-        raise InputError(f"not run: {failed}")
-
-
-def show_impact(impact: Impact, output_format: opt.Format) -> None:
-    """Print what copies cost on each task."""
-    if output_format is opt.Format.JSON:
-        console.print_json(impact.summary())
-        return
-    from stickytoken.impacts import wording
-    from stickytoken.impacts.results import measured_kind
-
-    effects = impact.effects
-    kind = measured_kind(impact.record)
-    if not effects.is_empty():
-        keys = ["task", "metric"]
-        main_metrics = effects.filter("main").select(keys)
-        conditions = impact.conditions.join(main_metrics, on=keys, maintain_order="left")
-        headings, rows = wording.headed(wording.CONDITIONS, conditions.to_dicts(), kind)
-        console.print_table("What copies cost by token, main metrics", headings, rows)
-    console.print_line(wording.settings_line(impact.record.measured_with()))
-    console.print_line(
-        f"{impact.result.sequences:,} texts in {impact.result.seconds:,.0f} s; impact: {impact.path}"
-    )
-    for task in impact.result.tasks:
-        if task.cut:
-            cut = f"{task.cut} of {task.texts} texts were truncated so that the copies fit"
-            console.inform(f"note: {task.name}: {cut}, in the same way in every condition")
-    console.inform_notes(impact.record.notes)
-    for effect in effects.filter("main").iter_rows(named=True):
-        console.print_line(wording.cost_sentence(effect, kind))
-    if impact.result.paired_test is not None:
-        console.print_line(wording.paired_sentence(impact.result.paired_test, kind))
-    for sentence in wording.token_sentences(impact):
-        console.print_line(sentence)

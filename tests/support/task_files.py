@@ -1,26 +1,14 @@
-"""Small task files, a model with a sticky token, and measurements of it."""
+"""Small task files, and an encoder that records what it encodes."""
 
 import json
 from pathlib import Path
 
 import numpy as np
 
-import planted
 import tiny
-from stickytoken import load_encoder
 from stickytoken.encoders import Encoder
-from stickytoken.impacts import ImpactSettings, impact
 
-FEW = ImpactSettings(copies=4, sticky=10, benign=1, seeds=2, resamples=100)
 TOPICS = (("river", "stone", "bird"), ("market", "song", "letter"), ("engine", "glass", "copper"))
-
-
-def planted_encoder(strength: float = 3) -> Encoder:
-    return load_encoder(planted.planted_model(strength))
-
-
-def token_id(encoder: Encoder, text: str) -> int:
-    return next(token_id for token_id, token in encoder.tokenizer.entries.items() if token == text)
 
 
 def lines(path: Path, rows: list[dict[str, object]]) -> Path:
@@ -95,17 +83,6 @@ def beir(folder: Path, documents: int = 60, queries: int = 20) -> Path:
     (folder / "qrels").mkdir()
     (folder / "qrels" / "test.tsv").write_text("\n".join(judged) + "\n", encoding="utf-8")
     return folder
-
-
-def mixed_tasks(folder: Path) -> list[Path]:
-    return [sts(folder), clustering(folder), beir(folder / "beir")]
-
-
-def measure_small(model: Path, out: Path) -> None:
-    encoder = load_encoder(model, device="cpu")
-    tokens = [token_id(encoder, word) for word in ("river", "song")]
-    tasks = [out.parent / "tasks" / name for name in ("sts.jsonl", "groups.jsonl", "beir")]
-    impact(encoder, tasks, tokens=tokens, settings=FEW, out=out)
 
 
 class Counting:
