@@ -41,7 +41,7 @@ class RoundResults:
 
     Attributes:
         effects: contraction and pull of each token, fitted to all carriers together.
-        contractions: contraction of each token in each carrier, shape (T, K); NaN where it was not measured.
+        contractions: contraction of each token in each carrier, shape (T, K).
         copies_seen: number of copies that the tokenizer recognized in each text, shape (T, K); None if they
             were not counted.
     """
@@ -111,23 +111,6 @@ def join_tokens(first: RoundResults, second: RoundResults) -> RoundResults:
         contractions=join(first.contractions, second.contractions),
         copies_seen=copies_seen,
     )
-
-
-def add_carriers(first: RoundResults, more: RoundResults) -> RoundResults:
-    """Add the measurements of some of the tokens in further carriers, as further columns.
-
-    The other tokens have NaN and no copies there. ``effects`` remain those of the first carriers.
-    """
-    rows = first.rows_of(more.ids)
-    further_contractions = np.full((len(first.ids), more.contractions.shape[1]), np.nan)
-    further_contractions[rows] = more.contractions
-    contractions = np.hstack([first.contractions, further_contractions])
-    copies_seen = None
-    if first.copies_seen is not None and more.copies_seen is not None:
-        further_copies = np.zeros(further_contractions.shape, dtype=first.copies_seen.dtype)
-        further_copies[rows] = more.copies_seen
-        copies_seen = np.hstack([first.copies_seen, further_copies])
-    return replace(first, contractions=contractions, copies_seen=copies_seen)
 
 
 @dataclass(frozen=True)
@@ -216,7 +199,7 @@ def estimate(measured: MeasuredJob) -> TokenNumbers:
     is_confirmed[confirmed_rows] = True
     screening_count = screened.contractions.shape[1]
     carrier_counts = np.full(len(screened.ids), screening_count)
-    carrier_counts[confirmed_rows] = (~np.isnan(confirmed.contractions)).sum(axis=1)
+    carrier_counts[confirmed_rows] = confirmed.contractions.shape[1]
     measures = RuleInputs(
         ids=screened.ids,
         erased=as_erased_shares(beyond_ordinary_token, ordinary_contraction),
