@@ -16,8 +16,9 @@ from stickytoken import ImpactSettings, audit, impact, load_encoder
 from stickytoken.audits import AuditSettings, _index
 from stickytoken.data.metrics import RerankingTask, RetrievalTask
 from stickytoken.data.tasks import load_task
+from stickytoken.detection.run import encoder_for
 from stickytoken.encoders.roles import Role, describe_prompts, in_role, prompts_of
-from stickytoken.errors import InputError, StickyTokenWarning
+from stickytoken.errors import InputError, RunError, StickyTokenWarning
 from stickytoken.evaluation import compare
 from stickytoken.measurement.engine import ignore_progress
 from stickytoken.methods.profile.documents import choose_collection, encode_documents
@@ -248,6 +249,14 @@ def test_a_run_searches_documents_with_query_vectors(run, library):
         list(choose_collection(encoder, corpus).queries), normalize_embeddings=True
     )
     np.testing.assert_allclose(panel.search.queries, queries, **CLOSE)
+
+
+def test_a_model_that_encodes_queries_otherwise_is_not_that_of_the_run(run, prompted):
+    changed = SentenceTransformer(str(prompted), device="cpu")
+    assert encoder_for(changed, run, "audit").name == load_encoder(changed).name
+    changed.prompts = PROMPTS | {"query": "bird: "}
+    with pytest.raises(RunError, match=naming("prompt of queries")):
+        encoder_for(changed, run, "audit")
 
 
 def test_impact_without_copies_scores_as_the_evaluator_of_the_library(run, library, collection):
