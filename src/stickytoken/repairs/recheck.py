@@ -53,7 +53,7 @@ from stickytoken.methods.runner import Runner
 from stickytoken.repairs.records import TOKENIZER_STRATEGIES, MeasuredRecord
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.settings.repair import Strategy
-from stickytoken.vocabulary import Vocabulary, count_copies_read
+from stickytoken.vocabulary import Vocabulary, choose_joining, count_copies_read
 
 # Number of carriers: half as many as a run uses to confirm tokens. A repair only has to tell sticky tokens
 # from ordinary ones, not to rank a vocabulary.
@@ -186,29 +186,12 @@ def group_copies(encoder: Encoder, repaired_tokens: Mapping[Token, Strategy]) ->
 
 
 def find_written_tokens(encoder: Encoder, tokens: Sequence[Token]) -> list[Token]:
-    """Choose how to write copies of each token, so that the tokenizer recognizes as many copies as possible.
-
-    Returns:
-        The tokens, with `Token.joining` set: copies are separate words, unless the tokenizer recognizes more
-        of them when they are glued together. A token whose copies are separate words has its text without the
-        surrounding spaces.
-    """
-    # `vocabulary.choose_joinings` tries ATTACHED instead, which leaves the last word of a text whole. A
-    # recheck wants every copy to be read: with GLUED, the tokenizer reads even the first copy of a token that
-    # continues a word.
-    as_words = [Token(token.id, token.text.strip(), Joining.WORDS) for token in tokens]
-    glued = [replace(token, joining=Joining.GLUED) for token in tokens]
-    read_as_words = _count_copies_read(encoder, as_words)
-    read_glued = _count_copies_read(encoder, glued)
-    written_tokens = []
-    for index in range(len(tokens)):
-        is_read_better_glued = read_glued[index] > read_as_words[index]
-        written_tokens.append(glued[index] if is_read_better_glued else as_words[index])
-    return written_tokens
-
-
-def _count_copies_read(encoder: Encoder, tokens: Sequence[Token]) -> list[int]:
-    return count_copies_read(encoder.tokenizer, tokens, _SAMPLE_TEXT, _SAMPLE_COPIES)
+    """Return the tokens with the joining with which the tokenizer reads most copies: as words, or glued."""
+    # A run tries ATTACHED instead of GLUED (`vocabulary.choose_joinings`), which leaves the last word of a
+    # text whole. A recheck wants every copy to be read: with GLUED, the tokenizer reads even the first copy
+    # of a token that continues a word.
+    written = choose_joining(encoder.tokenizer, tokens, Joining.GLUED, _SAMPLE_TEXT, _SAMPLE_COPIES)
+    return [token for token, _ in written]
 
 
 class RecheckedTokens(NamedTuple):
@@ -379,7 +362,8 @@ class Recheck:
         return measures, relative.ordinary
 
     def _find_split_ids(self, copies: Copies) -> list[int]:
-        copies_read = _count_copies_read(self.encoder, copies.as_text)
+        tokenizer = self.encoder.tokenizer
+        copies_read = count_copies_read(tokenizer, copies.as_text, _SAMPLE_TEXT, _SAMPLE_COPIES)
         # The tokenizer no longer produces a token if it splits the text of its copies.
         return [token.id for token, read in zip(copies.as_text, copies_read, strict=True) if read == 0]
 
