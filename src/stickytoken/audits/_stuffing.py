@@ -27,7 +27,7 @@ STUFFED = "stuffed"
 """Name of the stage that measures the tokens."""
 STUFFED_FURTHER = "stuffed further"
 """Name of the stage that measures the tokens that may push in more documents."""
-# How many times as many documents these are.
+# In how many times as many documents the tokens that may push are measured.
 _TIMES_FURTHER = 4
 SHARD_TEXTS = 512
 """Number of documents with copies in a shard. Encoding one takes about half a minute on two cores."""

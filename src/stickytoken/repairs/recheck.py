@@ -200,7 +200,8 @@ class RecheckedTokens(NamedTuple):
     Attributes:
         tokens: effects and verdict of each token, keyed by token id.
         reaches: the reach of each token, keyed by token id. The reach is an effect divided by its threshold,
-            so that 1 just reaches it; of several effects, the largest counts. NaN if none could be measured.
+            so that 1 just reaches it. Of erased share and push, the larger reach counts. It is NaN if neither
+            could be measured.
         ordinary_push: median push of the ordinary tokens; None if nothing was measured in documents.
         found_without: share of the queries that find the document that answers them without copies; None if
             nothing was measured in documents.
@@ -295,13 +296,11 @@ class Recheck:
         measures, ordinary_contraction = self._estimate(copies, in_documents, split_ids)
         verdicts = apply_rule(measures, self.settings).verdicts
         reaches = _compute_reaches(measures, self.settings)
-        # Both are keyed by token id. The first has all tokens, the second only those read as several pieces.
-        found_shares: dict[int, float | None] = {}
+        # Both are keyed by token id; the second has only the tokens read as several pieces.
+        found_shares: dict[int, float] = {}
         hidden_shares: dict[int, float] = {}
         if in_documents is not None:
-            found_shares = dict(
-                zip(in_documents.ids.tolist(), map(present, in_documents.found.tolist()), strict=True)
-            )
+            found_shares = dict(zip(in_documents.ids.tolist(), in_documents.found.tolist(), strict=True))
             hidden_shares = _bound_hidden_shares(in_documents, split_ids, self.settings.confidence)
         tokens = {}
         reach_by_id = {}
@@ -319,7 +318,7 @@ class Recheck:
             tokens[token_id] = MeasuredRecord(
                 push=present(float(measures.push.value[row])),
                 erased=present(float(measures.erased.value[row])),
-                found=found_shares.get(token_id),
+                found=present(found_shares.get(token_id, np.nan)),
                 verdict=verdict.value,
             )
         ordinary_push = None

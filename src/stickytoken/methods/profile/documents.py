@@ -258,7 +258,7 @@ def encode_documents(
     # inserted.
     room = room_for(word_encoder, Insertion.TEXT, COPIES)
     indexed_texts = [collection.documents[number] for number in indexed]
-    fitted = fit_texts(word_encoder, indexed_texts, room, Insertion.TEXT, collection.source)
+    truncated = fit_texts(word_encoder, indexed_texts, room, Insertion.TEXT, collection.source)
     query_encoder = in_role(word_encoder, Role.QUERY)
     no_room = 0  # queries receive no copies
     queries = fit_texts(query_encoder, collection.queries, no_room, Insertion.TEXT, collection.source)
@@ -266,12 +266,12 @@ def encode_documents(
     similarity = similarity_of(encoder)
     search = ExactSearch(
         queries=similarity.prepared(runner.encode("queries", query_texts, Role.QUERY)),
-        documents=similarity.prepared(runner.encode("documents", [document.text for document in fitted])),
+        documents=similarity.prepared(runner.encode("documents", [document.text for document in truncated])),
         similarity=similarity,
     )
     places = _spread_evenly([position_of[number] for number in record.chosen], search)
     is_tokenized = insertion is Insertion.IDS
-    receiving = [fitted[place] for place in places]
+    receiving = [truncated[place] for place in places]
     # A query whose document isn't searched has no answer: no document has the position -1.
     answer_positions = np.array([position_of.get(number, -1) for number in collection.answers])
     kinds = np.array(collection.kinds)

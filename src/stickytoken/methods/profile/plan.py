@@ -118,13 +118,14 @@ def tokens_to_confirm(settings: ProfileSettings, token_count: int) -> int:
 def most_texts_to_confirm(settings: ProfileSettings, token_count: int) -> int:
     """Return how many texts a run over these tokens encodes at most after its screen.
 
-    Tokens with unusual vectors are measured in documents too. They aren't counted, because whoever pays for
-    texts has no vectors.
+    It is for models behind an endpoint, where texts cost money. So tokens with unusual vectors, which are
+    measured in documents too, aren't counted: such models have no token vectors.
     """
     confirming_texts = min(token_count, tokens_to_confirm(settings, token_count)) * settings.confirming_texts
     suspects = token_count
     if settings.documents is not Measuring.ALL and token_count > PILOT_TOKENS:
-        suspects = min(token_count, 2 * _MOST_SUSPECTS)  # those that erase most, and those that may push most
+        # Tokens that erase most, and tokens that may push most.
+        suspects = min(token_count, 2 * _MOST_SUSPECTS)
     most_documents = documents.DOCUMENT_COUNTS[-1]
     return confirming_texts + (PILOT_TOKENS + suspects) * most_documents
 

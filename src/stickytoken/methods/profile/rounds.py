@@ -2,9 +2,9 @@
 
 Special tokens are measured in documents before anything else: they are few, and the first that anyone tries.
 In the next round, random tokens (the pilots) are inserted into all carriers. Then all tokens are inserted
-into a few of the carriers, and those most likely to reach the threshold into all others, in batches. The
-batches end when no token is expected to reach its threshold any more (see `confirm_in_batches`), or when the
-budget is used up. At last, the tokens that may push are measured in documents.
+into a few of the carriers, and the tokens most likely to reach the threshold into all other carriers, in
+batches. The batches end when no token is expected to reach its threshold any more (see `confirm_in_batches`),
+or when the budget is used up. At last, the tokens that may push are measured in documents.
 """
 
 from __future__ import annotations
@@ -128,18 +128,18 @@ def _measure_special_tokens(
     runner: Runner,
     vector_deviations: Mapping[int, float] | None,
 ) -> InDocuments | None:
-    """Measure the job's special tokens in documents, in few at first; None if it has none.
+    """Measure the job's special tokens in documents, at first in few. The result is None if it has none.
 
-    The progress of the runner shows those that push or hide documents as soon as this is known.
+    The progress of the runner shows which of them push or hide documents, as soon as this is known.
     """
     special = special_tokens(job.vocabulary, job.encoder.tokenizer)
-    # Without those whose copies the tokenizer reads as other entries.
+    # A special token whose copies the tokenizer reads as other entries is not measured.
     special_ids = {token.id for token in special} - set(job.vocabulary.unspelled)
     tokens = [token for token in job.tokens if token.id in special_ids]
     if not tokens:
         return None
-    # Any of them may have an unusual vector, so the lower threshold (that of an infinite deviation) decides
-    # which are measured further.
+    # Any of these tokens may have an unusual vector. So the lower threshold, that of an infinite deviation,
+    # decides which tokens are measured in further documents.
     lowered = float(thresholds(np.inf, job.settings)[PUSH.key])
     announcer = Announcer(tokens, vector_deviations, job.settings, panel, runner.progress)
     in_documents = measure_in_documents(
@@ -189,7 +189,7 @@ def measure_rounds(
     if panel is None:
         return measured
     suspects = _measure_suspects(measured, panel, runner, special, measure_all=confirm_all)
-    if special is not None:  # those that erase have been measured again, in all documents
+    if special is not None:  # special tokens that erase have been measured again, in all documents
         special = special.without(suspects.ids)
     return replace(measured, in_documents=join_documents([special, suspects]))
 
@@ -276,7 +276,7 @@ def _choose_screening_carriers(
     lengths = np.array(lengths_without_copies) + np.array(copies)
     ordinary_contractions = np.median(pilots.contractions, axis=0)
     candidate_count = max(count, int(_SCREENING_CANDIDATE_SHARE * len(carriers)))
-    # Those that ordinary copies erase least: the effects of other tokens stand out in them.
+    # The carriers that ordinary copies erase least: the effects of other tokens stand out in them.
     candidates = np.argsort(ordinary_contractions, kind="stable")[:candidate_count]
     # They are indices in the plan.
     return texts.representative_carriers(pilots.contractions, lengths, candidates, count)
@@ -338,15 +338,15 @@ def _measure_suspects(
 ) -> InDocuments:
     """Measure in documents the tokens that may push, and those that erase so much that they are sticky.
 
-    Special tokens have already been measured there, in few documents if they don't push. Those that erase are
-    measured again, in all.
+    Special tokens have already been measured in documents, in few if they don't push. Those that erase are
+    measured again, in all documents.
     """
     job = measured.job
     tokens = _index_tokens(job)
     job_ids = _list_judged_ids(job)
     measures = estimate(measured).measures_of(job_ids)
     verdicts = verdict.apply_rule(measures, job.settings).verdicts
-    # These measures have no push, so a token that is sticky by them is so because it erases.
+    # The measures have no push yet, so a token that is sticky by them is sticky because it erases.
     is_erasing = [token_verdict == "sticky" for token_verdict in verdicts]
     erasing_ids = job_ids[is_erasing].tolist()
     suspect_ids = _choose_suspects(measured, panel, measure_all=measure_all).union(erasing_ids)
@@ -354,9 +354,9 @@ def _measure_suspects(
     # many documents.
     ids_in_all = set(erasing_ids)
     displayed_count = 0
-    # A run over few tokens spends its texts on those that may be sticky.
+    # A run over few tokens spends its texts on the tokens that may be sticky.
     if not documents.measures_few_tokens(job):
-        # Other tokens are compared with the ordinary ones, which are therefore measured as closely as any.
+        # All other tokens are compared with the ordinary tokens, which are therefore measured closely.
         ids_in_all |= set(ordinary_tokens(job, measured.plan.pilots))
         displayed_count = verdict.DISPLAYED
     if special is not None:
