@@ -50,7 +50,6 @@ from stickytoken.encoders.protocol import require_ids
 from stickytoken.encoders.roles import Role, in_role
 from stickytoken.insertion import Insertion, Token
 from stickytoken.machine import Precision
-from stickytoken.methods.base import Job
 from stickytoken.methods.profile.documents import DOCUMENT_COUNTS, encode_documents
 from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.runner import Runner
@@ -282,11 +281,10 @@ def measure_packaged(encoder: Encoder, run: Run, tokens: list[Token], path: Path
     """
     if path.is_file():
         return np.asarray(np.load(path))
-    vocabulary = categorize(encoder.tokenizer)
-    job = Job(encoder, ProfileSettings(), load_sentences(), vocabulary, [], restricted=True, sampled=False)
+    documents = record_as(run.plan, ProfilePlanRecord).documents
     with progress_bar() as progress:
         runner = Runner.in_memory(encoder, progress, shard_probes=SHARD)
-        panel = encode_documents(job, record_as(run.plan, ProfilePlanRecord).documents, runner)
+        panel = encode_documents(encoder, load_sentences(), documents, runner, ProfileSettings().inserted_as)
         if panel is None:
             refuse("the run has no documents")
         results = panel.measure(runner, tokens, "documents with copies", precision=PRECISION)

@@ -536,45 +536,57 @@ _COPIES = 8
 def choose_joinings(
     vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, insertion: Insertion
 ) -> Vocabulary:
-    """Return the vocabulary with the best way to write copies of each entry.
+    """Return the vocabulary with the best way to write copies of each entry, as words or attached.
 
-    Copies are written as separate words. If the tokenizer reads more copies as the entry when the copies are
-    attached to each other, they are attached. An entry is listed in ``unspelled`` if the tokenizer reads
-    fewer than half of its copies as the entry. The vocabulary is returned unchanged unless ``insertion`` is
-    `Insertion.WORDS`.
+    An entry is listed in ``unspelled`` if the tokenizer reads fewer than half of its copies as the entry. The
+    vocabulary is returned unchanged unless ``insertion`` is `Insertion.WORDS`.
     """
     if insertion is not Insertion.WORDS:
         return vocabulary
     available = [index for index, category in enumerate(vocabulary.categories) if category.available]
-    # How many of `_COPIES` copies the tokenizer reads as the entry, keyed by the entry's index.
-    read_as_words = _count_copies_read(vocabulary, tokenizer, available, Joining.WORDS)
-    # Attaching the copies can help only if the tokenizer misreads some copies that are written as words.
-    misread = [index for index in available if read_as_words[index] < _COPIES]
-    read_attached = _count_copies_read(vocabulary, tokenizer, misread, Joining.ATTACHED)
+    tokens = [vocabulary.token(index) for index in available]
+    written = choose_joining(tokenizer, tokens, Joining.ATTACHED, text="a", copies=_COPIES)
     joinings = [Joining.WORDS] * len(vocabulary)
-    for index in misread:
-        if read_attached[index] > read_as_words[index]:
-            joinings[index] = Joining.ATTACHED
-    if isinstance(tokenizer, CandidateTokenizer):
-        # A list of candidate strings does not reveal how the model tokenizes copies, so the shares in
-        # `unspelled` cannot be computed.
-        return replace(vocabulary, joinings=tuple(joinings))
     unspelled = {}
-    for index in available:
-        copies_read = max(read_as_words[index], read_attached.get(index, 0))
+    for index, (token, copies_read) in zip(available, written, strict=True):
+        joinings[index] = token.joining
         share_read = copies_read / _COPIES
         if share_read < 0.5:
-            unspelled[vocabulary.ids[index]] = share_read
+            unspelled[token.id] = share_read
+    if isinstance(tokenizer, CandidateTokenizer):
+        # A list of candidate strings does not reveal how the model tokenizes copies, so the shares that were
+        # read mean nothing.
+        return replace(vocabulary, joinings=tuple(joinings))
     return replace(vocabulary, joinings=tuple(joinings), unspelled=unspelled)
 
 
-def _count_copies_read(
-    vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, indices: Sequence[int], joining: Joining
-) -> dict[int, int]:
-    # Returns how many of `_COPIES` copies of each entry the tokenizer reads as the entry, keyed by index.
-    tokens = [replace(vocabulary.token(index), joining=joining) for index in indices]
-    counts = count_copies_read(tokenizer, tokens, text="a", copies=_COPIES)
-    return dict(zip(indices, counts, strict=True))
+def choose_joining(
+    tokenizer: RoundTripTokenizer, tokens: Sequence[Token], otherwise: Joining, text: str, copies: int
+) -> list[tuple[Token, int]]:
+    """Choose how to write copies of each token, so that the tokenizer reads as many of them as possible.
+
+    Copies are separate words, unless the tokenizer reads more of them with the joining ``otherwise``.
+
+    Args:
+        tokenizer: the tokenizer.
+        tokens: the tokens.
+        otherwise: the joining to try if some copies are misread as words.
+        text: a text behind which copies are written to try a joining.
+        copies: number of copies to try.
+
+    Returns:
+        Each token with its joining, and how many of the copies the tokenizer reads as the token.
+    """
+    as_words = [replace(token, joining=Joining.WORDS) for token in tokens]
+    read_as_words = count_copies_read(tokenizer, as_words, text, copies)
+    written = list(zip(as_words, read_as_words, strict=True))
+    misread_rows = [row for row, copies_read in enumerate(read_as_words) if copies_read < copies]
+    joined = [replace(tokens[row], joining=otherwise) for row in misread_rows]
+    read_joined = count_copies_read(tokenizer, joined, text, copies)
+    for row, token, copies_read in zip(misread_rows, joined, read_joined, strict=True):
+        if copies_read > read_as_words[row]:
+            written[row] = (token, copies_read)
+    return written
 
 
 def count_copies_read(

@@ -133,16 +133,18 @@ def test_a_folder_and_archives_of_arrays_are_refused_in_words(tmp_path):
 @pytest.mark.parametrize("similarity", list(Similarity))
 def test_other_vectors_are_refused_and_those_in_half_precision_are_not(similarity):
     stored = open_vectors(VECTORS)
-    stored.require_model(VECTORS.astype(np.float16), VECTORS, IDS, similarity, "model")
+    stored.require_same_vectors(VECTORS.astype(np.float16), VECTORS, IDS, similarity, "model")
     with pytest.raises(InputError, match=naming(6, 3)):
-        replace(stored, is_compared=False).require_model(VECTORS, VECTORS[:, :3], IDS, similarity, "model")
+        replace(stored, is_compared=False).require_same_vectors(
+            VECTORS, VECTORS[:, :3], IDS, similarity, "model"
+        )
     others = VECTORS.copy()
     others[3] = VECTORS[4]
     with pytest.raises(InputError, match=naming(12, 1, "'3'")):
-        stored.require_model(others, VECTORS, IDS, similarity, "model")
+        stored.require_same_vectors(others, VECTORS, IDS, similarity, "model")
 
 
 def test_the_length_counts_only_if_the_model_compares_lengths():
-    open_vectors(VECTORS).require_model(2 * VECTORS, VECTORS, IDS, Similarity.COSINE, "model")
+    open_vectors(VECTORS).require_same_vectors(2 * VECTORS, VECTORS, IDS, Similarity.COSINE, "model")
     with pytest.raises(InputError, match=naming("1.000", "100%")):
-        open_vectors(VECTORS).require_model(2 * VECTORS, VECTORS, IDS, Similarity.DOT, "model")
+        open_vectors(VECTORS).require_same_vectors(2 * VECTORS, VECTORS, IDS, Similarity.DOT, "model")

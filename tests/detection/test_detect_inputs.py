@@ -20,6 +20,7 @@ from stickytoken import detect, explain, load_encoder, load_sentences, open_run
 from stickytoken.cli._options import ModelOptions, open_source
 from stickytoken.detection.run import (
     encoder_for,
+    identify_model,
     is_run,
     model_difference,
     recorded_loading,
@@ -166,7 +167,7 @@ def test_cut_texts_have_the_vectors_that_the_model_gives_whole_ones(encoder, ber
 def test_another_model_is_refused_by_what_differs(small_run, encoder):
     identity = replace(encoder.identify(), prompt="query: ", max_length=None)
     changed = SimpleNamespace(name="other", identify=lambda: identity)
-    assert model_difference(small_run.record, identity) == ["max_length", "prompt"]
+    assert model_difference(small_run.record, identify_model(changed)) == ["max_length", "prompt"]
     with pytest.raises(RunError, match=naming("'other'", "max_length", "prompt")):
         require_same_model(small_run, changed)
 
@@ -174,7 +175,7 @@ def test_another_model_is_refused_by_what_differs(small_run, encoder):
 @pytest.mark.parametrize("parts", [{}, {"encoder": None}, {"encoder": "all-MiniLM-L6-v2"}])
 def test_a_run_that_does_not_say_which_model_it_looked_at_is_refused(small_run, encoder, parts):
     record = small_run.record.model_copy(update={"identity_parts": parts})
-    assert model_difference(record, encoder.identify()) is None
+    assert model_difference(record, identify_model(encoder)) is None
     with pytest.raises(RunError, match=naming(small_run.path)):
         require_same_model(SimpleNamespace(record=record, path=small_run.path), encoder)
 

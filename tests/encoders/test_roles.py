@@ -16,15 +16,14 @@ from stickytoken import audit, load_encoder
 from stickytoken.audits import AuditSettings, _index
 from stickytoken.data.metrics import RerankingTask, RetrievalTask
 from stickytoken.data.tasks import load_task
+from stickytoken.detection.run import encoder_for
 from stickytoken.encoders.roles import Role, describe_prompts, in_role, prompts_of
-from stickytoken.errors import InputError, StickyTokenWarning
+from stickytoken.errors import InputError, RunError, StickyTokenWarning
 from stickytoken.evaluation import compare
 from stickytoken.measurement.engine import ignore_progress
-from stickytoken.methods.base import Job
 from stickytoken.methods.profile.documents import choose_collection, encode_documents
 from stickytoken.methods.runner import Runner
 from stickytoken.settings.prompting import Prompting
-from stickytoken.vocabulary import categorize
 
 TEXTS = ["the old river sings", "a bird", "stone under a tree"]
 CLOSE = {"rtol": 0, "atol": 1e-5}
@@ -243,18 +242,21 @@ def test_a_run_measures_documents_and_records_both_prompts(run):
 
 def test_a_run_searches_documents_with_query_vectors(run, library):
     encoder = encoder_of_documents(library)
-    job = Job(
-        encoder,
-        run.settings,
-        profiled.corpus(1200),
-        categorize(encoder.tokenizer),
-        [],
-        restricted=True,
-        sampled=False,
+    corpus = profiled.corpus(1200)
+    runner = Runner.in_memory(encoder, ignore_progress)
+    panel = encode_documents(encoder, corpus, run.plan.documents, runner, run.settings.inserted_as)
+    queries = library.encode_query(
+        list(choose_collection(encoder, corpus).queries), normalize_embeddings=True
     )
-    panel = encode_documents(job, run.plan.documents, Runner.in_memory(encoder, ignore_progress))
-    queries = library.encode_query(list(choose_collection(job).queries), normalize_embeddings=True)
     np.testing.assert_allclose(panel.search.queries, queries, **CLOSE)
+
+
+def test_a_model_that_encodes_queries_otherwise_is_not_that_of_the_run(run, prompted):
+    changed = SentenceTransformer(str(prompted), device="cpu")
+    assert encoder_for(changed, run, "audit").name == load_encoder(changed).name
+    changed.prompts = PROMPTS | {"query": "bird: "}
+    with pytest.raises(RunError, match=naming("prompt of queries")):
+        encoder_for(changed, run, "audit")
 
 
 def test_an_audit_searches_with_query_vectors(run, library, collection):

@@ -102,8 +102,8 @@ def test_an_ordinary_token_is_benign(recheck, vocabulary):
 
 
 def test_the_thresholds_are_those_of_the_run(run, recheck):
-    assert recheck.job.settings.smallest_push == run.settings.smallest_push
-    assert recheck.job.settings.smallest_erased == run.settings.smallest_erased
+    assert recheck.settings.smallest_push == run.settings.smallest_push
+    assert recheck.settings.smallest_erased == run.settings.smallest_erased
 
 
 def test_a_token_does_as_text_what_it_does_as_ids(recheck, encoder, vocabulary):

@@ -23,7 +23,7 @@ from stickytoken.scanning.results import Scan, is_only_suspected
 from stickytoken.search import TOP, ExactSearch
 
 # Name of the stage that encodes each document both with its copies and without them.
-_SHARD = "cleaned"
+_CLEANED = "cleaned"
 # Maximum number of documents with copies that are ranked. The documents with the largest share of copies are
 # chosen. The maximum limits the cost, because each document is encoded twice.
 MOST_RANKED = 500
@@ -45,17 +45,17 @@ def rank_documents(job: AuditJob, runner: Runner, scan: Scan, search: ExactSearc
     index = job.index
     insertion = job.settings.inserted_as
     findings = scan.worst.with_columns(is_only_suspected().alias("suspected_only"))
-    ranked_numbers = findings["number"].head(MOST_RANKED).to_list()  # positions in `index.documents`
+    ranked_numbers = findings["number"].head(MOST_RANKED).to_list()  # as in `index.documents`
     texts = {number: index.documents[number].text for number in ranked_numbers}
     pairs = pair_texts(texts, job.cleaner, job.encoder, insertion, index.record.name)
     comparisons: dict[int, dict[str, Any]] = {}
     if pairs:
         ranked_texts = [pair.as_it_is for pair in pairs] + [pair.cleaned for pair in pairs]
         probes = [text.as_probe(insertion) for text in ranked_texts]
-        vectors = runner.encode(_SHARD, probes)
-        position_of = {number: position for position, number in enumerate(index.places)}
-        # Both texts are ranked in place of the document itself. If the index is a sample without it, there is
-        # none to replace, which -1 stands for.
+        vectors = runner.encode(_CLEANED, probes)
+        position_of = {number: position for position, number in enumerate(index.document_numbers)}
+        # Both texts are ranked in place of the document itself. -1 stands for a document that the index,
+        # which may be a sample, does not have.
         replaced = [position_of.get(pair.number, -1) for pair in pairs]
         ranks = search.ranks(vectors, [*replaced, *replaced])  # shape (queries, texts)
         ranks_as_they_are, ranks_without = np.split(ranks, 2, axis=1)
@@ -78,7 +78,7 @@ def _largest_change_first(row: Mapping[str, Any]) -> tuple[int, bool]:
 class _Pair:
     """A document as it is and without its copies, both truncated where the model truncates them."""
 
-    number: int  # its position in `Index.documents`
+    number: int  # as in `Index.documents`
     as_it_is: FittedText
     cleaned: FittedText
 

@@ -55,12 +55,13 @@ class Queries:
 
     Attributes:
         texts: the queries.
-        asked: how many of them, the first ones, are searched. The others are first sentences of documents, of
-            which only their own documents are the results.
+        asked: number of queries, at the beginning of ``texts``, that are searched. Any queries behind them
+            are first sentences of documents, which only show whether a document is found by its first
+            sentence.
         answers: for each query, the index positions of the documents that answer it, as far as known.
         topics: the topic of each query, or of the document whose first sentence it is; None if unknown.
         source: where the queries come from, in words.
-        answers_source: where it comes from which documents answer which queries, in words.
+        answers_source: how it is known which documents answer which queries, in words.
     """
 
     texts: Sequence[str]
@@ -71,9 +72,11 @@ class Queries:
     answers_source: str
 
     def find_lacking(self, token: Token) -> NDArray[np.bool_]:
-        """Return whether each query lacks the token: a document with copies may well answer the others.
+        """Return whether each query lacks the token. A document with copies may well answer a query that has
+        it.
 
-        A word counts only as a whole one, and anything else wherever it stands. A blank token is in no query.
+        A word counts only as a whole word, and anything else wherever it stands. A blank token is in no
+        query.
         """
         text = token.text.strip().casefold()
         if not text:
@@ -89,27 +92,30 @@ class Queries:
 class Index:
     """Documents and queries.
 
+    A *number* counts all documents of the collection that have text. A *position* counts only the documents
+    in the index, which may be a sample of them.
+
     Attributes:
         record: what the audit records about the index.
         documents: all documents of the collection that have text.
-        places: for each index position, the position of the indexed document in `documents`.
+        document_numbers: for each position, the number of the document.
         queries: the queries.
-        fitted: the indexed documents, truncated where the model truncates them.
-        fitted_queries: the queries, truncated where the model truncates them.
-        stored: vectors of the indexed documents that need not be encoded; None if all are encoded.
+        truncated: the document at each position, truncated where the model truncates it.
+        truncated_queries: the queries, truncated where the model truncates them.
+        stored: the vector of the document at each position, if an index has them already; else None.
     """
 
     record: IndexRecord
     documents: tuple[Document, ...]
-    places: tuple[int, ...]
+    document_numbers: tuple[int, ...]
     queries: Queries
-    fitted: tuple[FittedText, ...]
-    fitted_queries: tuple[FittedText, ...]
+    truncated: tuple[FittedText, ...]
+    truncated_queries: tuple[FittedText, ...]
     stored: Vectors | None = None
 
     def document_at(self, position: int) -> Document:
-        """Return an indexed document by its position, which counts only the indexed documents."""
-        return self.documents[self.places[position]]
+        """Return the document at a position in the index."""
+        return self.documents[self.document_numbers[position]]
 
 
 def read_index(
@@ -157,24 +163,24 @@ def read_index(
         judged_queries = []  # the judgements are of other documents
     sampled = _sample_documents(documents, answering_ids, settings)
     # Leave no room for copies here: the documents that receive copies are truncated again.
-    fitted_texts = fit_texts(
+    truncated_texts = fit_texts(
         encoder,
-        [documents[place].text for place in sampled],
+        [documents[number].text for number in sampled],
         room=0,
         insertion=settings.inserted_as,
         name=collection.name,
     )
     # A text has no tokens if the tokenizer drops all of its characters.
-    fitted_by_place = {
-        place: fitted for place, fitted in zip(sampled, fitted_texts, strict=True) if fitted.content.words
+    truncated_by_number = {
+        number: text for number, text in zip(sampled, truncated_texts, strict=True) if text.content.words
     }
-    places = tuple(fitted_by_place)
-    if len(places) <= 2 * TOP:  # otherwise, every top 10 would have half of them or more
+    document_numbers = tuple(truncated_by_number)
+    if len(document_numbers) <= 2 * TOP:  # otherwise, every top 10 would have half of the documents or more
         raise InputError(
-            f"{collection.name} has {len(places)} documents with text: to rank the top {TOP}, pass more than "
-            f"{2 * TOP} documents"
+            f"{collection.name} has {len(document_numbers)} documents with text: to rank the top {TOP}, pass "
+            f"more than {2 * TOP} documents"
         )
-    indexed = [documents[place] for place in places]
+    indexed = [documents[number] for number in document_numbers]
     if judged_queries:
         chosen_queries = _locate_answers(judged_queries, indexed, Path(str(queries)).name)
     else:
@@ -189,7 +195,7 @@ def read_index(
             f"source_column is {source_column!r}, but neither {collection.name} nor the queries have such a "
             "column: pass another, or leave it out"
         )
-    fitted_queries = fit_texts(
+    truncated_queries = fit_texts(
         in_role(encoder, Role.QUERY),
         chosen_queries.texts,
         room=0,
@@ -198,12 +204,12 @@ def read_index(
     )
     stored_vectors = None if vectors is None else vectors.of(indexed)
     without_text = len(readable) - len(documents)
-    without_tokens = len(sampled) - len(places)
+    without_tokens = len(sampled) - len(document_numbers)
     record = IndexRecord(
         name=collection.name if not isinstance(source, (str, Path)) else Path(source).name,
         read=len(readable),
-        documents=len(places),
-        cut=sum(fitted.cut for fitted in fitted_by_place.values()),
+        documents=len(document_numbers),
+        cut=sum(text.cut for text in truncated_by_number.values()),
         blank=without_text + without_tokens,
         skipped=len(skipped),
         skipped_first=f"{skipped[0].place}: {skipped[0].reason}" if skipped else None,
@@ -218,10 +224,10 @@ def read_index(
     return Index(
         record=record,
         documents=documents,
-        places=places,
+        document_numbers=document_numbers,
         queries=chosen_queries,
-        fitted=tuple(fitted_by_place.values()),
-        fitted_queries=tuple(fitted_queries),
+        truncated=tuple(truncated_by_number.values()),
+        truncated_queries=tuple(truncated_queries),
         stored=stored_vectors,
     )
 
@@ -229,12 +235,13 @@ def read_index(
 def _sample_documents(
     documents: Sequence[Document], answering_ids: Collection[str], settings: AuditSettings
 ) -> list[int]:
-    """Return the positions of the documents to index, ascending: all, or as many as the settings allow.
+    """Return the numbers of the documents to index, ascending: all, or as many as the settings allow.
 
-    Documents that answer a query are drawn first, because only they can show whether it still finds them.
+    Documents that answer a query are drawn first, because only they show whether queries still find answers.
     """
     order = np.random.default_rng([settings.seed, len(documents)]).permutation(len(documents)).tolist()
-    order.sort(key=lambda place: documents[place].id not in answering_ids)  # keeps the order among equals
+    # The sort keeps the random order among documents that answer a query, and among the rest.
+    order.sort(key=lambda number: documents[number].id not in answering_ids)
     return sorted(order[: settings.documents])
 
 
@@ -301,7 +308,7 @@ def _locate_answers(
     position_of = {document.id: position for position, document in enumerate(indexed)}
     answers = []
     for query in judged_queries:
-        # The index may be a sample that lacks some of them.
+        # The index may be a sample that lacks some of the answering documents.
         indexed_ids = query.answering_ids & position_of.keys()
         answers.append(frozenset(position_of[document_id] for document_id in indexed_ids))
     return Queries(
@@ -325,8 +332,8 @@ def _choose_queries(
     """Read queries without relevance judgements, and take the first sentences of some indexed documents.
 
     If ``source`` is None, the first sentences are the queries. Otherwise they only show whether a document is
-    found by its own first sentence. Both are random samples if there are more than the settings allow.
-    ``name`` is the name of the collection.
+    found by its own first sentence. If there are more queries or first sentences than the settings allow, a
+    random sample is taken. ``name`` is the name of the collection.
     """
     sentence_of = _draw_first_sentences(indexed, settings)
     sentences_source = f"first sentences of {len(sentence_of)} of the documents"
@@ -375,9 +382,9 @@ def _draw_first_sentences(indexed: Sequence[Document], settings: AuditSettings) 
 
     Documents whose first sentence is too short for a query are passed over.
     """
-    # The number at the end of the seed tells this draw from the others of an audit.
+    # The number at the end of the seed tells this random draw from other draws of an audit.
     order = np.random.default_rng([settings.seed, len(indexed), 1]).permutation(len(indexed)).tolist()
-    # From at most half of the documents, so that the others answer no query.
+    # From at most half of the documents, so that the other half answers no query.
     most_sentences = min(_DRAWN_QUERIES, settings.queries, len(indexed) // 2)
     sentence_of: dict[int, str] = {}
     for position in order:
@@ -398,24 +405,25 @@ def compare_stored(
     Raises:
         InputError: the model gives other vectors.
     """
-    # The number at the end of the seed tells this draw from the others of an audit.
-    order = np.random.default_rng([settings.seed, len(index.places), 2]).permutation(len(index.places))
+    # The number at the end of the seed tells this random draw from other draws of an audit.
+    count = len(index.document_numbers)
+    order = np.random.default_rng([settings.seed, count, 2]).permutation(count)
     positions = sorted(order[:COMPARED].tolist())
     documents = [index.document_at(position) for position in positions]
-    # The documents as they were truncated for the model, in the form in which the index was encoded.
-    probes = [index.fitted[position].as_probe(settings.inserted_as) for position in positions]
+    # In the form in which an index without stored vectors would be encoded.
+    probes = [index.truncated[position].as_probe(settings.inserted_as) for position in positions]
     encoded = encode_probes(encoder, tokenize_probes(encoder, probes))
     ids = [document.id for document in documents]
-    vectors.require_model(vectors.of(documents), encoded, ids, similarity_of(encoder), encoder.name)
+    vectors.require_same_vectors(vectors.of(documents), encoded, ids, similarity_of(encoder), encoder.name)
 
 
 def encode_index(index: Index, encoder: WordEncoder, settings: AuditSettings, runner: Runner) -> ExactSearch:
     """Encode what has no vector yet, and return the exact search over the documents and queries."""
     document_vectors = index.stored
     if document_vectors is None:
-        documents = [fitted.as_probe(settings.inserted_as) for fitted in index.fitted]
+        documents = [text.as_probe(settings.inserted_as) for text in index.truncated]
         document_vectors = runner.encode(INDEX, documents)
-    queries = [fitted.as_probe(settings.inserted_as) for fitted in index.fitted_queries]
+    queries = [text.as_probe(settings.inserted_as) for text in index.truncated_queries]
     query_vectors = runner.encode(INDEX_QUERIES, queries, Role.QUERY)
     similarity = similarity_of(encoder)
     return ExactSearch(similarity.prepared(query_vectors), similarity.prepared(document_vectors), similarity)

@@ -35,12 +35,12 @@ from stickytoken.words import counted, percent
 def count_texts_by_stage(index: Index, settings: AuditSettings) -> dict[str, int]:
     """Return how many texts each stage encodes, about, for the progress of the whole audit.
 
-    Left out are the stages whose texts are known only later: the one that measures some tokens in more
-    documents, and the one that ranks documents with copies.
+    Two stages are left out, because their texts are known only later: the one that measures some tokens in
+    more documents, and the one that ranks documents with copies.
     """
     return {
-        _index.INDEX: len(index.fitted) if index.stored is None else 0,
-        _index.INDEX_QUERIES: len(index.fitted_queries),
+        _index.INDEX: len(index.truncated) if index.stored is None else 0,
+        _index.INDEX_QUERIES: len(index.truncated_queries),
         # Each group has at most this many tokens, and each token comes into this many documents.
         _stuffing.STUFFED: len(results.GROUPS) * settings.tokens * settings.stuffed,
     }
@@ -79,20 +79,29 @@ def measure(job: AuditJob, runner: Runner, held: resume.Resumed[AuditRecord]) ->
     # A token that may push is judged by more documents, whether or not these few would flag it: otherwise, it
     # would have two chances to be flagged by accident.
     may_push = []
-    # Behind an endpoint every text costs, and the estimate that the user has confirmed has none of these.
+    # Behind an endpoint every text costs, and the estimate that the user has confirmed has no such texts.
     is_behind_endpoint = job.encoder.device == "endpoint"
     if len(positions.further) > len(positions.of_all) and not is_behind_endpoint:
-        may_push = _find_may_push(job, stuffed)
+        may_push = _find_tokens_that_may_push(job, stuffed)
     if may_push:
         larger_panel = _stuffing.prepare_panel(job, search, positions.further, panel.depth)
         further = _stuffing.measure_stuffed(job, runner, may_push, larger_panel, _stuffing.STUFFED_FURTHER)
-        stuffed = _stuffing.replace_push(stuffed, further)
+        for token_id, in_more in further.items():
+            # Which queries find their documents is not replaced: it is compared with all random tokens, and
+            # few of these, if any, were measured in more documents.
+            stuffed[token_id] = in_more._replace(found=stuffed[token_id].found)
     token_rows = _make_token_rows(job, group_by_id, predicted, stuffed, times_ordinary)
     token_by_id = {row["token_id"]: row["token"] for row in token_rows}
-    topic_rows = [{"token": token_by_id[row["token_id"]]} | row for row in stuffed.by_topic]
+    # First the tokens that were measured in few documents, then those in more.
+    by_documents = sorted(stuffed, key=lambda token_id: stuffed[token_id].documents)
+    topic_rows = [
+        {"token_id": token_id, "token": token_by_id[token_id]} | row
+        for token_id in by_documents
+        for row in stuffed[token_id].topics
+    ]
 
-    # What do the copies do to the documents that have them? The last queries, first sentences, do not count:
-    # they only show whether their own documents are found.
+    # What do the copies do to the documents that have them? First sentences beside a user's queries, which
+    # come last, do not count: they only show whether their own documents are found.
     search_by_asked = replace(search, queries=search.queries[: index.queries.asked])
     document_rows = _copies.rank_documents(job, runner, scanned, search_by_asked)
     tables = {
@@ -144,48 +153,51 @@ def _make_token_rows(
     job: AuditJob,
     group_by_id: Mapping[int, str],
     predicted: Mapping[int, float],
-    stuffed: Stuffed,
-    times_ordinary: Sequence[float | None],
+    stuffed: Mapping[int, Stuffed],
+    times_ordinary: Mapping[int, float | None],
 ) -> list[dict[str, Any]]:
     """Return the rows of tokens.parquet, worst first.
 
     The push is measured in these documents. The columns in `_COLUMNS_OF_RUN`, such as the erased share, come
     from the run; they are null for a token that the run does not have. ``undecided`` says that a benign token
     may push or hide these documents, although the intervals of its measures don't show it.
+
+    Args:
+        job: provides the run, the vocabulary and the rule.
+        group_by_id: the group of each token, keyed by token id, as the other mappings are.
+        predicted: the predicted push; empty if the run allows no prediction.
+        stuffed: what was measured.
+        times_ordinary: the push divided by that of the ordinary token.
     """
     vocabulary = job.candidates.vocabulary
-    # All of these have one entry per token, in the order of `stuffed.tokens`.
-    groups = [group_by_id[token.id] for token in stuffed.tokens]
-    is_ordinary = np.array([group == results.ORDINARY for group in groups], dtype=np.bool_)
-    measures_of_run = _join_run([token.id for token in stuffed.tokens], job.run.tokens)
+    # All of these have one entry per token, in the order of ``stuffed``.
+    is_ordinary = np.array(
+        [group_by_id[token_id] == results.ORDINARY for token_id in stuffed], dtype=np.bool_
+    )
+    measures_of_run = _join_run(list(stuffed), job.run.tokens)
     rule_inputs = _collect_rule_inputs(measures_of_run, stuffed)
-    lost_shares = compute_lost_shares(stuffed.found, is_ordinary)
+    lost_shares = compute_lost_shares(_collect_found(stuffed), is_ordinary)
     is_undecided = mark_undecided(rule_inputs, lost_shares, job.rule)
     judged = judge_here(rule_inputs, lost_shares, job.rule)
-    pushes = stuffed.push.of_each()
     unknown = Interval(None, None, None)
-    found_shares: Sequence[Interval[float] | Interval[None]] = [unknown] * len(stuffed.tokens)
-    if stuffed.found is not None:
-        found_shares = stuffed.found.of_each()
 
     rows = []
-    harm_by_id = {}  # how far a token hides or pushes documents, as a share of the way to a severe one
-    for index, token in enumerate(stuffed.tokens):
-        push = pushes[index]
+    harm_by_id = {}  # how far a token hides or pushes documents, as a share of the way to a severe token
+    for index, (token_id, measured) in enumerate(stuffed.items()):
         hidden = 0.0 if lost_shares is None else float(lost_shares.value[index])
-        harm_by_id[token.id] = max(0.0, *harm_shares(hidden, push.value))
+        harm_by_id[token_id] = max(0.0, *harm_shares(hidden, measured.push.value))
         verdict = judged.verdicts[index]
         row = {
-            "token_id": token.id,
-            "token": vocabulary.tokens[vocabulary.place(token.id)],
-            "text": token.text,
-            "group": groups[index],
-            "predicted": predicted.get(token.id),
-            "queries": stuffed.queries[index],
-            "documents": stuffed.documents[index],
-            **push.as_columns("push"),
-            "times_ordinary": times_ordinary[index],
-            **found_shares[index].as_columns("found"),
+            "token_id": token_id,
+            "token": vocabulary.tokens[vocabulary.place(token_id)],
+            "text": measured.token.text,
+            "group": group_by_id[token_id],
+            "predicted": predicted.get(token_id),
+            "queries": measured.queries,
+            "documents": measured.documents,
+            **measured.push.as_columns("push"),
+            "times_ordinary": times_ordinary[token_id],
+            **(measured.found or unknown).as_columns("found"),
             **measures_of_run.select(_COLUMNS_OF_RUN).row(index, named=True),
             "verdict": verdict,
             "severity": judged.severities[index],
@@ -202,19 +214,28 @@ def _make_token_rows(
     return sorted(rows, key=worst_first)
 
 
-def _divide_by_ordinary_push(stuffed: Stuffed, group_by_id: Mapping[int, str]) -> list[float | None]:
-    """Return each token's push divided by the median of the random ones; None if these have none."""
-    is_ordinary = [group_by_id[token.id] == results.ORDINARY for token in stuffed.tokens]
-    ordinary_pushes = stuffed.push.value[np.array(is_ordinary, dtype=np.bool_)]
-    ordinary_push = float(np.median(ordinary_pushes)) if len(ordinary_pushes) else 0.0
-    return [push / ordinary_push if ordinary_push else None for push in stuffed.push.value.tolist()]
+def _divide_by_ordinary_push(
+    stuffed: Mapping[int, Stuffed], group_by_id: Mapping[int, str]
+) -> dict[int, float | None]:
+    """Return each token's push divided by the median push of the random tokens, keyed by token id.
+
+    It is None if no random token was measured, or if their median is 0.
+    """
+    pushes = {token_id: measured.push.value for token_id, measured in stuffed.items()}
+    ordinary_pushes = [push for token_id, push in pushes.items() if group_by_id[token_id] == results.ORDINARY]
+    ordinary_push = float(np.median(ordinary_pushes)) if ordinary_pushes else 0.0
+    return {token_id: push / ordinary_push if ordinary_push else None for token_id, push in pushes.items()}
 
 
-def _find_may_push(job: AuditJob, stuffed: Stuffed) -> list[Token]:
-    """Return the tokens whose push reaches its threshold, with the whole interval or not."""
-    deviations = _join_run([token.id for token in stuffed.tokens], job.run.tokens)["vector_deviation"]
+def _find_tokens_that_may_push(job: AuditJob, stuffed: Mapping[int, Stuffed]) -> list[Token]:
+    # The push reaches its threshold, with the whole interval or not.
+    deviations = _join_run(list(stuffed), job.run.tokens)["vector_deviation"]
     needed = thresholds(deviations.fill_null(np.nan).to_numpy(), job.rule)[PUSH.key]
-    return [stuffed.tokens[row] for row in np.flatnonzero(stuffed.push.value >= needed)]
+    return [
+        measured.token
+        for measured, threshold in zip(stuffed.values(), needed.tolist(), strict=True)
+        if measured.push.value >= threshold
+    ]
 
 
 def _join_run(ids: Sequence[int], run_tokens: pl.DataFrame) -> pl.DataFrame:
@@ -228,7 +249,13 @@ def _join_run(ids: Sequence[int], run_tokens: pl.DataFrame) -> pl.DataFrame:
     return tokens.join(measured, on="token_id", how="left", maintain_order="left").with_columns(absent)
 
 
-def _collect_rule_inputs(measures_of_run: pl.DataFrame, stuffed: Stuffed) -> RuleInputs:
+def _collect_found(stuffed: Mapping[int, Stuffed]) -> Intervals | None:
+    # It is known either of all tokens or of none.
+    found = [measured.found for measured in stuffed.values() if measured.found is not None]
+    return Intervals.of_tokens(found) if found else None
+
+
+def _collect_rule_inputs(measures_of_run: pl.DataFrame, stuffed: Mapping[int, Stuffed]) -> RuleInputs:
     """Return what the rule needs of each token: the push in these documents, and the rest from the run."""
 
     def as_floats(name: str) -> NDArray[np.float64]:
@@ -237,22 +264,23 @@ def _collect_rule_inputs(measures_of_run: pl.DataFrame, stuffed: Stuffed) -> Rul
     return RuleInputs(
         ids=measures_of_run["token_id"].to_numpy(),
         erased=Intervals(as_floats("erased"), as_floats("erased_low"), as_floats("erased_high")),
-        push=stuffed.push,
+        push=Intervals.of_tokens([measured.push for measured in stuffed.values()]),
         vector_deviation=as_floats("vector_deviation"),
         confirmed=measures_of_run["confirmed"].fill_null(value=False).to_numpy(),
     )
 
 
 def compute_lost_shares(found: Intervals | None, is_ordinary: NDArray[np.bool_]) -> Intervals | None:
-    """Return how far each token hides documents: the share of the queries that its copies keep from them.
+    """Return the lost share of each token: of the queries that its copies keep from finding their documents.
 
-    It is a share of those that find their documents with copies of an ordinary token, so that it can be
-    compared with an erased share: 0.4 if only 60% of them still do, and negative if more do.
+    It is relative to the queries that find their documents with copies of an ordinary token, so that it can
+    be compared with an erased share: 0.4 if only 60% of these queries still find them, and negative if more
+    queries do.
 
     Args:
-        found: share of the queries that a document answers which find it, for T tokens; None if it answers
-            none.
-        is_ordinary: which tokens are the random ones, shape (T,).
+        found: for T tokens, the share of the queries that find a document that answers them; None if it is
+            not known which documents answer a query.
+        is_ordinary: whether each token is a random one, shape (T,).
 
     Returns:
         The shares; None if there is nothing to compare with.
@@ -260,7 +288,7 @@ def compute_lost_shares(found: Intervals | None, is_ordinary: NDArray[np.bool_])
     if found is None or not is_ordinary.any():
         return None
     ordinary_found = found.value[is_ordinary].mean()
-    if ordinary_found == 0:  # with ordinary copies none is left that could be lost
+    if ordinary_found == 0:  # with ordinary copies, no query is left that could be lost
         nothing = np.zeros(len(is_ordinary))
         return Intervals(nothing, nothing, nothing)
     # The more queries find documents, the fewer are lost, so the ends of the interval change places.
@@ -274,12 +302,13 @@ def compute_lost_shares(found: Intervals | None, is_ordinary: NDArray[np.bool_])
 def judge_here(measures: RuleInputs, lost: Intervals | None, rule: ProfileSettings) -> Judged:
     """Judge tokens by what their copies do to these documents.
 
-    A token hides them in one of two ways. The run says that it erases enough, and queries are lost here, too;
-    or whatever the run says, so many are lost as if it erased enough. The worse of the two is its severity.
+    A token hides documents in one of two ways. The run says that it erases enough, and queries are lost here,
+    too; or whatever the run says, its lost share reaches the threshold for the erased share. Its severity is
+    the worse of the two.
 
     Args:
         measures: the measures of T tokens. ``confirmed`` says which erased shares the run measured closely.
-        lost: what `compute_lost_shares` returns. Without it, nothing contradicts the run.
+        lost: the lost shares (see `compute_lost_shares`). Without them, nothing contradicts the run.
         rule: provides the thresholds.
     """
     if lost is None:
@@ -306,13 +335,13 @@ def judge_here(measures: RuleInputs, lost: Intervals | None, rule: ProfileSettin
 def mark_undecided(measures: RuleInputs, lost: Intervals | None, rule: ProfileSettings) -> NDArray[np.bool_]:
     """Return which tokens may push or hide these documents, although their intervals don't show it.
 
-    The push of such a token reaches its threshold, but not the whole interval of the push does; or so do the
-    queries that are lost. Or its erased share reaches the threshold, and queries are lost, but their interval
-    includes 0.
+    One of three things is true of such a token. Its push reaches the threshold, but not the whole interval
+    does; or the same is true of its lost share; or its erased share reaches the threshold, and its lost share
+    is above 0, but not the whole interval is.
 
     Args:
         measures: the measures of T tokens. ``confirmed`` says which erased shares the run measured closely.
-        lost: what `compute_lost_shares` returns.
+        lost: the lost shares (see `compute_lost_shares`), if there are any.
         rule: provides the thresholds.
     """
     needed = thresholds(measures.vector_deviation, rule)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,12 +26,13 @@ from stickytoken.words import counted
 STUFFED = "stuffed"
 """Name of the stage that measures the tokens."""
 STUFFED_FURTHER = "stuffed further"
-"""Name of the stage that measures those whose push reaches its threshold in more documents."""
-# In how many times as many documents these are measured.
+"""Name of the stage that measures the tokens that may push in more documents."""
+# In how many times as many documents the tokens that may push are measured.
 _TIMES_FURTHER = 4
 SHARD_TEXTS = 512
 """Number of documents with copies in a shard. Encoding one takes about half a minute on two cores."""
-# Fewest wrong results of all documents without copies. A ratio to fewer would be chance.
+# Fewest wrong results of all documents without copies. The push is a ratio to their number, which would
+# depend on chance if there were fewer.
 _LEAST_RESULTS = 10
 # Keys of the random generators that draw documents and bootstrap samples.
 _DOCUMENTS_KEY = 3
@@ -41,8 +42,8 @@ _SAMPLES_KEY = 4
 class StuffedDocuments(NamedTuple):
     """Which documents receive copies, as ascending positions in the index."""
 
-    of_all: list[int]  # copies of all tokens
-    further: list[int]  # copies of the tokens that may push, judging by those documents; they include them
+    of_all: list[int]  # documents that receive copies of every token
+    further: list[int]  # documents that receive copies of the tokens that may push; they include ``of_all``
 
 
 def choose_stuffed(index: Index, with_findings: Collection[int], settings: AuditSettings) -> StuffedDocuments:
@@ -52,17 +53,16 @@ def choose_stuffed(index: Index, with_findings: Collection[int], settings: Audit
 
     Args:
         index: the index.
-        with_findings: positions, in `Index.documents`, of the documents that have copies.
+        with_findings: numbers of the documents that have copies, as in `Index.documents`.
         settings: settings of the audit.
     """
-    answering = frozenset[int]().union(*index.queries.answers)
-    generator = np.random.default_rng([settings.seed, len(index.places), _DOCUMENTS_KEY])
-    order = generator.permutation(len(index.places)).tolist()
-    # The index may hold a sample: the document at a position in it is number ``places[position]`` of all.
-    clean = [position for position in order if index.places[position] not in with_findings]
-    # Answering documents first; the sort keeps the random order among them, and among the others.
+    answering = frozenset[int]().union(*index.queries.answers)  # positions in the index
+    generator = np.random.default_rng([settings.seed, len(index.document_numbers), _DOCUMENTS_KEY])
+    order = generator.permutation(len(index.document_numbers)).tolist()
+    clean = [position for position in order if index.document_numbers[position] not in with_findings]
+    # Answering documents come first. The sort keeps the random order among them, and among the rest.
     clean.sort(key=lambda position: position not in answering)
-    if len(clean) < 2:  # a single document says nothing of others, so there would be no interval
+    if len(clean) < 2:  # a single document says nothing of other documents, so there would be no interval
         raise InputError(
             f"{index.record.name} has {len(clean)} documents without copies of a word, but at least two are "
             "needed to insert copies into"
@@ -79,11 +79,11 @@ def require_queries(index: Index, settings: AuditSettings) -> None:
     Raises:
         InputError: there are too few.
     """
-    documents = len(index.places)
+    documents = len(index.document_numbers)
     receiving = min(settings.stuffed, documents)
     # `prepare_panel` looks at the first 1% of the results, or at up to `TOP` if this is more.
     most_results = max(TOP, depth_of(documents))
-    # How many of them are documents that receive copies, on average.
+    # How many of a query's results are documents that receive copies, on average.
     results_per_query = most_results * receiving / documents
     needed = math.ceil(_LEAST_RESULTS / results_per_query)
     queries = index.queries
@@ -99,12 +99,13 @@ def prepare_panel(
 ) -> DocumentPanel:
     """Prepare the documents at these positions to receive copies.
 
-    Only the queries that are searched have a weight; the others show only whether their own documents are
-    found. A query's first results are the first ``depth``; if None, 1% of the documents. In small
-    collections, they are up to ten if the documents are in hardly any otherwise.
+    Only the queries that are searched have a weight. First sentences beside a user's queries have none,
+    because they only show whether their own documents are found. The first results of a query are the first
+    ``depth``; if None, 1% of the documents. If these documents are then hardly ever among them, as in a small
+    collection, the first results are more, up to ten.
 
     Raises:
-        InputError: the queries have too few other documents among their results.
+        InputError: these documents are too seldom wrong results, even among the first ten.
     """
     index = job.index
     insertion = job.settings.inserted_as
@@ -145,36 +146,41 @@ def count_results_without(panel: DocumentPanel) -> int:
     return int((panel.is_wrong_result * panel.weights).sum())
 
 
-@dataclass(frozen=True)
-class Stuffed:
-    """What copies of T tokens do to documents.
+class Stuffed(NamedTuple):
+    """What copies of a token do to documents.
 
     Attributes:
-        tokens: the tokens.
-        documents: number of documents that received copies to measure the push, shape (T,).
-        push: in how many times as many wrong results documents with copies are; shape (T,) each.
-        found: share of the queries that find a document that answers them, shape (T,) each; None if it is not
-            known which documents answer a query.
-        queries: number of the queries that are searched and don't contain the token, shape (T,).
-        by_topic: their push for the queries of each topic, as rows of topics.parquet.
+        token: the token.
+        documents: number of documents that received copies to measure the push.
+        push: in how many times as many wrong results documents with copies are.
+        found: share of the queries that find a document that answers them; None if it is not known which
+            documents answer a query.
+        queries: number of the queries that are searched and don't contain the token.
+        topics: the push for the queries of each topic, as rows of topics.parquet.
     """
 
-    tokens: list[Token]
-    documents: list[int]
-    push: Intervals
-    found: Intervals | None
-    queries: list[int]
-    by_topic: list[dict[str, Any]]
+    token: Token
+    documents: int
+    push: Interval[float]
+    found: Interval[float] | None
+    queries: int
+    topics: list[dict[str, Any]]
 
 
 def measure_stuffed(
     job: AuditJob, runner: Runner, tokens: Sequence[Token], panel: DocumentPanel, stage: str = STUFFED
-) -> Stuffed:
+) -> dict[int, Stuffed]:
     """Insert copies of each token into each document, one document at a time, and search for it.
 
     A pair of a query and a document is left out of the push if the document answers the query, or if the
-    query contains the token. The tokens of which no pair with a result remains are left out, and so are those
-    for which a server gave no vector.
+    query contains the token. A token is left out if no pair with a result remains, or if a server gave no
+    vector for it.
+
+    A run measures tokens with `measure_in_documents` of `profile`, where all tokens have the same queries.
+    Here, each token has queries of its own, and its push is also divided by topics.
+
+    Returns:
+        What was measured of each token, keyed by token id, in ascending order.
     """
     queries = job.index.queries
     confidence = job.rule.confidence
@@ -187,8 +193,6 @@ def measure_stuffed(
         )
     measurable.sort(key=lambda token: token.id)  # the order of the results
     results = panel.measure(runner, measurable, stage)
-    answered = [row for row, token in enumerate(measurable) if token.id not in runner.unanswered]
-    answered_tokens = [measurable[row] for row in answered]
     sampling_key = [job.settings.seed, _SAMPLES_KEY]
 
     def push_ratio(is_wrong_result: NDArray[np.bool_], weights: NDArray[np.float64]) -> Interval[float]:
@@ -198,55 +202,34 @@ def measure_stuffed(
         return ratios.of_each()[0]
 
     queries_of_topics = _choose_topics(panel, queries.topics)
-    push = []
-    topic_rows = []
-    for token, is_wrong_result in zip(answered_tokens, results.wrong_results[answered], strict=True):
+    found: Sequence[Interval[float] | None] = [None] * len(measurable)
+    if panel.is_answer.any():
+        # `results.found` has one column per pair of a query and a document that answers it. The mask puts
+        # each column in its place.
+        is_found = np.zeros((len(measurable), *panel.is_answer.shape), dtype=np.bool_)
+        is_found[:, panel.is_answer] = results.found
+        found = estimate_found(is_found, panel.is_answer, confidence, sampling_key).of_each()
+    stuffed = {}
+    for token, is_wrong_result, found_share in zip(measurable, results.wrong_results, found, strict=True):
+        if token.id in runner.unanswered:
+            continue
         weights = weights_of[token.id]
-        push.append(push_ratio(is_wrong_result, weights))
+        topic_rows = []
         for topic, is_of_topic in queries_of_topics.items():
             weights_of_topic = np.where(is_of_topic[:, None], weights, 0.0)
             ratio = push_ratio(is_wrong_result, weights_of_topic)
             if np.isfinite(ratio.value):  # not if all queries with a wrong result contain the token
-                row = {"token_id": token.id, "topic": topic, "queries": _count_queries(weights_of_topic)}
+                row = {"topic": topic, "queries": _count_queries(weights_of_topic)}
                 topic_rows.append(row | ratio.as_columns("push"))
-    found = None
-    if panel.is_answer.any():
-        # `results.found` has one column per pair of a query and a document that answers it. The mask puts
-        # them in their places.
-        is_found = np.zeros((len(measurable), *panel.is_answer.shape), dtype=np.bool_)
-        is_found[:, panel.is_answer] = results.found
-        found = estimate_found(is_found[answered], panel.is_answer, confidence, sampling_key)
-    return Stuffed(
-        tokens=answered_tokens,
-        documents=[len(panel.places)] * len(answered_tokens),
-        push=Intervals.of_tokens(push),
-        found=found,
-        queries=[_count_queries(weights_of[token.id]) for token in answered_tokens],
-        by_topic=topic_rows,
-    )
-
-
-def replace_push(stuffed: Stuffed, further: Stuffed) -> Stuffed:
-    """Return what was measured, with the push of those tokens that were measured in more documents.
-
-    Which queries find their documents stays: that is compared with all random tokens, and few of them, if
-    any, were measured in more.
-    """
-    row_of = {token.id: row for row, token in enumerate(stuffed.tokens)}
-    documents = list(stuffed.documents)
-    pushes = stuffed.push.of_each()
-    for further_row, token in enumerate(further.tokens):
-        row = row_of[token.id]
-        documents[row] = further.documents[further_row]
-        pushes[row] = further.push.of_each()[further_row]
-    further_ids = {token.id for token in further.tokens}
-    topic_rows = [row for row in stuffed.by_topic if row["token_id"] not in further_ids]
-    return replace(
-        stuffed,
-        documents=documents,
-        push=Intervals.of_tokens(pushes),
-        by_topic=[*topic_rows, *further.by_topic],
-    )
+        stuffed[token.id] = Stuffed(
+            token=token,
+            documents=len(panel.places),
+            push=push_ratio(is_wrong_result, weights),
+            found=found_share,
+            queries=_count_queries(weights),
+            topics=topic_rows,
+        )
+    return stuffed
 
 
 def _count_queries(weights: NDArray[np.float64]) -> int:
@@ -259,18 +242,18 @@ def estimate_found(
 ) -> Intervals:
     """Return the share of the queries that find a document that answers them, for T tokens.
 
-    Queries and documents are resampled, as for the push. If all samples agree, because no query or each one
-    finds its document, the interval would be a point. It is then the exact one of a share, which takes each
-    pair of a query and a document for a trial of its own.
+    Queries and documents are resampled, as for the push. If all samples agree, because no query finds its
+    document or all do, the interval would be a point. Then it is the exact interval of a share, which takes
+    each pair of a query and a document for a trial of its own.
 
     Args:
-        is_found: whether each query finds each document that answers it, shape (T, Q, n).
+        is_found: whether each query finds each of n documents that answer it, shape (T, Q, n).
         is_answer: whether each document answers each query, shape (Q, n).
         confidence: coverage of the two-sided intervals.
         key: seed of the random draw.
     """
-    # The push is a ratio of two numbers of pairs of a query and a document: those with copies to those
-    # without. The number of answers found to the number of all is a share.
+    # `push_ratios` divides a number of pairs of a query and a document, with copies, by a number of pairs
+    # without. Here it divides the number of answers found by the number of all answers, which is a share.
     equal_weights = np.ones(is_answer.shape)
     shares = push_ratios(is_found, is_answer, equal_weights, confidence, key).of_each()
     pairs = int(is_answer.sum())
@@ -282,12 +265,15 @@ def estimate_found(
 
 # Maximum number of topics that are measured separately: those with the most wrong results.
 _MOST_TOPICS = 12
-# Fewest wrong results of a topic without copies. Ratios to few have wide intervals.
+# Fewest wrong results of a topic without copies. With fewer, the interval of the push would be wide.
 _LEAST_OF_TOPIC = 5
 
 
 def _choose_topics(panel: DocumentPanel, topics: Sequence[str | None]) -> dict[str, NDArray[np.bool_]]:
-    """Those with the most wrong results without copies, each with a mask of its queries, shape (Q,)."""
+    """Return the topics with the most wrong results without copies.
+
+    Each has a mask of its queries, shape (Q,).
+    """
     topic_names = np.array([topic or "" for topic in topics])  # empty if a query's topic is unknown
     is_query_of = {str(name): topic_names == name for name in np.unique(topic_names) if name}
     if len(is_query_of) < 2:  # a single topic would only repeat the push over all queries

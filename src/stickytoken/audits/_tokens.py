@@ -51,7 +51,8 @@ def read_candidates(
     vocabulary = categorize(encoder.tokenizer)
     available = vocabulary.available
     if settings.inserted_as is not Insertion.IDS:
-        # In texts, copies are separated by spaces.
+        # Written copies are words, as whoever writes documents types them. (A run and a repair ask the
+        # tokenizer instead how it reads most copies; see `vocabulary.choose_joining`.)
         available = [replace(token, joining=Joining.WORDS) for token in available]
     named_ids = None
     if named is not None:
@@ -99,16 +100,17 @@ def choose_tokens(
 ) -> dict[int, str]:
     """Choose the tokens to measure, at most ``settings.tokens`` for each of these groups.
 
-    - Named: the caller names them. All of them are measured, and of the other groups only the last one.
+    - Named: the caller names them. All of them are measured, and beside them only ordinary tokens.
     - Flagged: the run flags them.
     - Special: special tokens that text can produce.
     - Unusual: their vectors are unusual.
-    - Found: the documents already contain copies of them. Those with the most copies come first.
+    - Found: the documents already contain copies of them. Tokens with the most copies come first.
     - Strongest: they are expected to push most.
     - Ordinary: random tokens, which show what copies of any token do.
 
-    Of special and unusual ones, those with the largest predicted push come first; of flagged ones, they take
-    turns with those that the run lists first. A token that fits several groups is in the first of them.
+    Of special and unusual tokens, those with the largest predicted push come first. Of flagged tokens, those
+    with the largest predicted push take turns with those that the run lists first. A token that fits several
+    groups is in the first of these groups.
 
     Args:
         run: the run of the model.
@@ -129,7 +131,8 @@ def choose_tokens(
         return sorted(ids, key=lambda token_id: -predicted.get(token_id, 0.0))
 
     worst_flagged = run.sticky["token_id"].to_list()  # worst first
-    # Most flagged tokens hide documents, which no predicted push tells. So the worst of the run take turns.
+    # Most flagged tokens hide documents, which no predicted push tells. So they are also taken in the order
+    # of the run, in turn.
     in_turn = zip(by_prediction(worst_flagged), worst_flagged, strict=True)
     flagged = list(dict.fromkeys(chain.from_iterable(in_turn)))  # each only once
     strongest = run.strongest(limit)["token_id"].to_list()
@@ -172,8 +175,8 @@ def find_tokens_of_words(tokens: Iterable[Token], words: Sequence[str], normaliz
     """Return the ids of the tokens whose text is one of these words, in the order of the words.
 
     The words come from a scan, which writes them as the model's normaliser does. Words that consist of
-    several tokens are left out. If the normaliser makes several tokens equal, the one whose text equals the
-    word is used, or else the one with the lowest id.
+    several tokens are left out. If the normaliser makes several tokens equal, the token whose text equals the
+    word is used, or else the token with the lowest id.
     """
     key_of = key_function(normalizer)  # texts that the normaliser makes equal have the same key
     id_of_text: dict[str, int] = {}

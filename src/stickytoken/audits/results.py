@@ -141,8 +141,8 @@ class AuditResultRecord(resume.Record):
         stuffed_ids: ids of the documents that received copies, one document at a time.
         further_tokens: number of tokens whose push reached its threshold in these documents, so that it was
             measured in more.
-        further_ids: ids of the documents that received copies of these tokens, which include the others;
-            empty if there are no such tokens.
+        further_ids: ids of the documents that received copies of these tokens, which include
+            ``stuffed_ids``; empty if there are no such tokens.
         predicted: number of tokens whose push was predicted from the run; 0 if the run allows no prediction.
         sticky: number of measured tokens that are sticky among these documents.
         with_copies: number of documents in the collection that already contain copies.

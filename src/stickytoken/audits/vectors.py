@@ -48,7 +48,7 @@ class StoredVectors:
         name: where they come from.
         rows: the vectors, shape (n, d).
         row_of: the row of each document, keyed by its id; None if the rows are in the order of the documents.
-        is_compared: whether their values are compared with those of the model; False for the stand-in that
+        is_compared: whether the numbers are compared with those of the model; False for the stand-in that
             only counts texts, whose own vectors are artificial.
     """
 
@@ -91,14 +91,14 @@ class StoredVectors:
             )
         return vectors
 
-    def require_model(
+    def require_same_vectors(
         self, vectors: Vectors, encoded: Vectors, ids: Sequence[str], similarity: Similarity, model: str
     ) -> None:
-        """Check that a model gives these vectors.
+        """Compare stored vectors with those that a model gives for the same documents.
 
         Args:
             vectors: stored vectors of some documents, shape (n, d).
-            encoded: the vectors that the model gives for them.
+            encoded: the vectors that the model gives for these documents, shape (n, d).
             ids: ids of these documents.
             similarity: how the model compares vectors.
             model: name of the model.

@@ -16,7 +16,7 @@ import numpy as np
 import stickytoken.measurement as store
 from stickytoken.data import Sentences
 from stickytoken.detection.naming import available_tokens, parse_token, token_ids
-from stickytoken.detection.run import Run, model_difference
+from stickytoken.detection.run import Run, identify_model, model_difference
 from stickytoken.detection.run_folder import RunFolder, RunRecord
 from stickytoken.encoders.protocol import IdReader
 from stickytoken.encoders.text_encoder import as_id_reader
@@ -157,7 +157,7 @@ class SharedModel:
 
     def __init__(self, encoder: IdReader) -> None:
         self._encoder = encoder
-        self._identity = encoder.identify()  # computed once: the model of a server does not change
+        self._identity = identify_model(encoder)  # computed once: the model of a server does not change
         self._lock = threading.Lock()
         self.vocabulary: Vocabulary = categorize(encoder.tokenizer)
         available = self.vocabulary.available

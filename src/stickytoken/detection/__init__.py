@@ -40,7 +40,13 @@ from stickytoken.methods import SETTINGS_OF_METHOD, base, choose_method, method_
 from stickytoken.methods.runner import Runner, shard_probes_for
 from stickytoken.settings import choose_insertion
 from stickytoken.unit_vectors import Similarity
-from stickytoken.vocabulary import CandidateTokenizer, categorize, choose_joinings, frame_with_special
+from stickytoken.vocabulary import (
+    CandidateTokenizer,
+    Vocabulary,
+    categorize,
+    choose_joinings,
+    frame_with_special,
+)
 
 __all__ = ["Run", "detect", "open_run", "probe"]
 
@@ -144,19 +150,22 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     encoder = question.load(encoder)
     # The identity is read first, because reading it applies changes that the user made to the model.
     model_identity = encoder.identify()
-    job = question.begin_job(encoder)
-    tokenizer, vocabulary = encoder.tokenizer, job.vocabulary
+    corpus, vocabulary = question.read_with(encoder)
+    tokenizer = encoder.tokenizer
     if tokens is None and isinstance(tokenizer, CandidateTokenizer):
         # A candidate vocabulary also contains ordinary words for comparison, but only the candidates are
         # measured.
         tokens = tokenizer.candidate_ids
     named = None if tokens is None else token_ids(vocabulary, tokens)
-    chosen = choose_tokens(vocabulary, named, sample, job.settings.seed)
+    chosen = choose_tokens(vocabulary, named, sample, question.settings.seed)
     chosen_ids = {token.id for token in chosen}
     always_measured = question.method.always_measured(vocabulary, tokenizer)
     added = [token for token in always_measured if token.id not in chosen_ids]
-    job = replace(
-        job,
+    job = base.Job(
+        encoder,
+        question.settings,
+        corpus,
+        vocabulary,
         tokens=sorted([*chosen, *added], key=lambda token: token.id),
         restricted=tokens is not None or sample is not None,
         sampled=tokens is None,  # no tokens are named, so all are measured or a random sample
@@ -174,8 +183,8 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
                 # The record has a result if a file of a finished run was deleted. It is measured again.
                 unfinished = held.record.model_copy(update={"result": None})
                 # A run begins once nothing can be refused any more: when the runner first encodes texts for
-                # the plan, or else when the plan is made. Both call this function, and only the first call
-                # has an effect.
+                # the plan, or else when the plan is made. Both times, this function is called, and only the
+                # first call has an effect.
                 begin_once = cache(partial(held.begin, unfinished))
                 runner = Runner(opened, folder, progress, shard_probes, begin=begin_once)
                 # An interrupted session may have left its plan.
@@ -231,16 +240,15 @@ class _Question:
             warnings.warn(message, StickyTokenWarning, stacklevel=3)
         return encoder
 
-    def begin_job(self, encoder: Encoder) -> base.Job[Any]:
+    def read_with(self, encoder: Encoder) -> tuple[readers.Sentences | readers.PairCorpus, Vocabulary]:
+        """Return the corpus, if the model can read it, and the model's vocabulary."""
         corpus = require_readable(self.corpus, encoder.tokenizer, encoder.name)
         vocabulary = categorize(encoder.tokenizer)
-        vocabulary = choose_joinings(vocabulary, encoder.tokenizer, self.settings.inserted_as)
-        # There are no tokens yet. They are described as if a user had named them, as in a probe.
-        return base.Job(encoder, self.settings, corpus, vocabulary, [], restricted=True, sampled=False)
+        return corpus, choose_joinings(vocabulary, encoder.tokenizer, self.settings.inserted_as)
 
 
 def _make_plan(method: base.Method, job: base.Job[Any], runner: Runner) -> base.PlanRecord:
-    """The plan is made anew whenever the server refuses a text, which is not chosen again."""
+    """Make the plan, and make it again whenever the server refuses one of its texts, without this text."""
     while True:
         refused_before = len(refused_texts(job.encoder))
         try:
@@ -351,10 +359,13 @@ def probe(
         'benign'
     """
     question = _Question.from_arguments(encoder, method, settings, sentences, pairs, progress)
-    job = question.begin_job(question.load(encoder))
-    ids = token_ids(job.vocabulary, tokens)
-    if job.settings.inserted_as is not Insertion.IDS:
+    settings = question.settings
+    encoder = question.load(encoder)
+    corpus, vocabulary = question.read_with(encoder)
+    ids = token_ids(vocabulary, tokens)
+    if settings.inserted_as is not Insertion.IDS:
         advice = "to probe it, insert its id instead of text (insertion 'ids')"
-        ids = reachable_ids(job.vocabulary, ids, advice)
-    probed = [job.vocabulary.token(job.vocabulary.place(token_id)) for token_id in ids]
-    return question.method.probe(replace(job, tokens=probed), progress)
+        ids = reachable_ids(vocabulary, ids, advice)
+    probed = [vocabulary.token(vocabulary.place(token_id)) for token_id in ids]
+    job = base.Job(encoder, settings, corpus, vocabulary, probed, restricted=True, sampled=False)
+    return question.method.probe(job, progress)

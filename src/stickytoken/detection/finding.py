@@ -11,6 +11,7 @@ import stickytoken.measurement as store
 from stickytoken.detection import detect
 from stickytoken.detection.run import (
     Run,
+    identify_model,
     is_run,
     load_for_documents,
     load_recorded,
@@ -80,9 +81,9 @@ def find_run(
     progress(Progress("load", 0, 1))
     encoder = load_for_documents(source, revision=revision)
     progress(Progress("load", 1, 1))
-    identity = encoder.identify()
+    identity = identify_model(encoder)
     for path, record in candidates.items():
-        if model_difference(record, identity) != []:  # None is for unknown models
+        if model_difference(record, identity) != []:  # None if the record does not identify its model
             continue
         if path != runs and _has_other_thresholds(record):
             notes.append(
@@ -93,7 +94,7 @@ def find_run(
         return FoundRun(open_run(path), encoder, notes)
     if encoder.device == "endpoint":  # the caller loaded it, and a detection would cost money
         raise _no_run_of_endpoint(encoder.name, runs)
-    folder = _name_new_folder(encoder.name, identity, runs)
+    folder = _name_new_folder(encoder.name, identity.documents, runs)
     run = detect(encoder, out=folder, progress=progress, engine=engine)
     return FoundRun(run, encoder, notes)
 
@@ -128,7 +129,7 @@ def _whole_runs(runs: Path) -> tuple[dict[Path, RunRecord], list[str]]:
 
 
 def _has_other_thresholds(record: RunRecord) -> bool:
-    """With a higher threshold, a sticky token would count as benign though nobody asked for this now."""
+    # With a higher threshold, a sticky token would count as benign though nobody asked for this now.
     default = asdict(ProfileSettings())
     return any(record.settings.get(name) != default[name] for name in THRESHOLD_SETTINGS)
 
@@ -141,7 +142,7 @@ def _open_newest_run_of_endpoint(
             continue
         # The options of the endpoint are known from the run only.
         encoder = load_recorded(record)
-        if model_difference(record, encoder.identify()) == []:
+        if model_difference(record, identify_model(encoder)) == []:
             _require_unchanged_server(encoder)
             return open_run(path), encoder
     raise _no_run_of_endpoint(model, runs)

@@ -18,11 +18,11 @@ import polars as pl
 from stickytoken.detection.run_folder import LoadingRecord, RunFolder, RunRecord
 from stickytoken.encoders.files.spec import EncoderSpec
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity
-from stickytoken.encoders.roles import Role, in_role
+from stickytoken.encoders.roles import Role, identity_of_queries, in_role
 from stickytoken.errors import InputError, ModelError, RunError
 from stickytoken.loading import AnyModel, load_encoder, load_from_spec
 from stickytoken.measurement import RUN_FILE, TOKENS_FILE, VOCABULARY_FILE, validated
-from stickytoken.measurement.resume import MeasurementRecord, Record, differences
+from stickytoken.measurement.resume import Record, differences
 from stickytoken.methods import (
     SETTINGS_OF_METHOD,
     Column,
@@ -389,19 +389,43 @@ def record_normalizer(path: Path, tokenizer: RoundTripTokenizer) -> None:
 # The model of a run, loaded again.
 
 
-def model_difference(record: MeasurementRecord, identity: EncoderIdentity) -> list[str] | None:
-    """Return the names of the properties that differ between the recorded model and another model.
+class ModelIdentity(NamedTuple):
+    """How a model encodes documents and queries."""
+
+    documents: EncoderIdentity
+    queries: EncoderIdentity | None  # None if queries are encoded like documents
+
+
+def identify_model(encoder: Encoder) -> ModelIdentity:
+    """Return the identity of a model. This hashes its weights, so compute it once for several runs.
+
+    Args:
+        encoder: The model, as it encodes documents.
+    """
+    return ModelIdentity(encoder.identify(), identity_of_queries(encoder))
+
+
+def model_difference(record: RunRecord, model: ModelIdentity) -> list[str] | None:
+    """Return the names of the properties that differ between the model of a run and another model.
 
     The list is empty if the two models are the same. The result is None if the record does not identify its
-    model.
+    model. Queries are compared only for a run of profile: std encodes none.
     """
     recorded = record.identity_parts.get("encoder")
-    return differences(asdict(identity), recorded) if isinstance(recorded, dict) else None
+    if not isinstance(recorded, dict):
+        return None
+    different = differences(asdict(model.documents), recorded)
+    if record.method != "profile":
+        return different
+    # Queries have an entry only if they are encoded otherwise than documents.
+    recorded_queries = record.identity_parts.get("queries", recorded)
+    different_in_queries = differences(asdict(model.queries or model.documents), recorded_queries)
+    return different + [f"{name} of queries" for name in different_in_queries if name not in different]
 
 
 def require_same_model(run: Run, encoder: Encoder) -> None:
     """Raise an error if an encoder is not the model of a run."""
-    different = model_difference(run.record, encoder.identify())
+    different = model_difference(run.record, identify_model(encoder))
     if different is None:
         raise RunError(f"{run.path} does not record its model: run the detection again")
     if different:

@@ -37,27 +37,26 @@ def beyond_ordinary(values: Floats, is_random: NDArray[np.bool_], confidence: fl
     added for these differences, because they are part of the variance over carriers.
 
     Args:
-        values: effect of each token in each carrier, shape (T, K); NaN in carriers in which a token was not
-            measured. Each token has at least two values, each random token all.
+        values: effect of each token in each carrier, shape (T, K), with at least two carriers.
         is_random: whether each token was drawn at random, shape (T,).
         confidence: coverage of the two-sided intervals.
 
     Returns:
         The effects relative to the ordinary token, with intervals, and the effect of the ordinary token.
     """
-    carrier_counts = (~np.isnan(values)).sum(axis=1)  # carriers in which each token was measured, shape (T,)
+    carrier_count = values.shape[1]
     carrier_means = values[is_random].mean(axis=0)  # shape (K,)
     centred = values - carrier_means
-    means = np.nanmean(centred, axis=1)
+    means = centred.mean(axis=1)
     random_means = means[is_random]
     median = float(np.median(random_means))
     variance_of_median = 0.0
     if len(random_means) > 1:  # one value has no variance
         variance_of_median = _MEDIAN_VARIANCE * float(random_means.var(ddof=1)) / len(random_means)
     # Variance of a token's value in a single carrier. The variance of the mean over K carriers is 1/K of it.
-    variance = np.nanvar(centred, axis=1, ddof=1)
-    error = np.sqrt(variance / carrier_counts + variance_of_median)
-    degrees_of_freedom = carrier_counts - 1
+    variance = centred.var(axis=1, ddof=1)
+    error = np.sqrt(variance / carrier_count + variance_of_median)
+    degrees_of_freedom = carrier_count - 1
     half_width = scipy.stats.t.ppf((1 + confidence) / 2, degrees_of_freedom) * error
     effect = means - median
     estimates = Intervals(effect, effect - half_width, effect + half_width)

@@ -171,7 +171,7 @@ def verify(
             "after": judged_after.tokens[token.token_id],
         }
         measured_tokens.append(token.model_copy(update=measurements))
-    vocabulary = after.job.vocabulary
+    vocabulary = after.vocabulary
     measured_neighbours = [
         NeighbourRecord(
             token_id=neighbour.token.id,
@@ -184,7 +184,7 @@ def verify(
         for neighbour in neighbours
     ]
 
-    settings = after.job.settings
+    settings = after.settings
     scores, score_check = _check_scores(original, repaired, task, changes, settings.seed, progress)
     progress(Progress("compare", 0, 1))
     checks = [

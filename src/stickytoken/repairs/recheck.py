@@ -1,8 +1,9 @@
 """Measure tokens in texts into which the run put no copies, and judge them by the rule of the run.
 
-Carriers and, of the packaged documents, those that receive copies differ from those of the run. The
-queries are the same. Documents that are joined from other texts are drawn again, so that some may be the
-same. Strategies of a repair are compared in the texts in which the one that is kept is verified.
+A recheck has other carriers than the run. Of the packaged documents, it puts copies into other documents than
+the run did; the queries are the same. Documents that are joined from a user's texts are drawn again, so that
+some may be those of the run. The strategies of a repair are compared in the same texts in which the repaired
+model is verified at last.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from stickytoken.insertion import Insertion, Joining, Token
 from stickytoken.intervals import Intervals, present
 from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods import Verdict
-from stickytoken.methods.base import Job
 from stickytoken.methods.measures import ERASED, PUSH, thresholds
 from stickytoken.methods.probes import Floats
 from stickytoken.methods.profile import token_vector_deviations
@@ -34,7 +34,7 @@ from stickytoken.methods.profile.documents import (
     choose_collection,
     encode_documents,
     join_documents,
-    measure_in_all_documents,
+    measure_in_documents,
 )
 from stickytoken.methods.profile.estimates import (
     RoundResults,
@@ -45,7 +45,7 @@ from stickytoken.methods.profile.estimates import (
     push_of,
     read_measurements,
 )
-from stickytoken.methods.profile.plan import choose_texts
+from stickytoken.methods.profile.plan import LEAST_PILOTS, choose_texts
 from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import ProfileStage, round_stage
 from stickytoken.methods.profile.verdict import RuleInputs, apply_rule
@@ -53,12 +53,13 @@ from stickytoken.methods.runner import Runner
 from stickytoken.repairs.records import TOKENIZER_STRATEGIES, MeasuredRecord
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.settings.repair import Strategy
-from stickytoken.vocabulary import Vocabulary, count_copies_read
+from stickytoken.vocabulary import Vocabulary, choose_joining, count_copies_read
 
 # Number of carriers: half as many as a run uses to confirm tokens. A repair only has to tell sticky tokens
 # from ordinary ones, not to rank a vocabulary.
 CARRIERS = 24
-# Number of documents, and of random tokens that are measured in them: half as many as in a run.
+# Number of documents that receive copies, and of random tokens that are measured in them: half as many as in
+# a run.
 _DOCUMENTS = 32
 _ORDINARY_IN_DOCUMENTS = 4
 # Text and number of copies used to find out how a tokenizer reads copies of a token.
@@ -104,9 +105,16 @@ def make_recheck(
         # A carrier of the run may be the first sentence of a longer text.
         return open_ended(text) not in used and not text.startswith(used_beginnings)
 
-    # For a restricted job with few tokens (here none), `choose_texts` chooses fewer texts, which suffice.
-    job = Job(encoder, settings, corpus, vocabulary, [], restricted=True, sampled=True)
-    plan = choose_texts(job, carriers=CARRIERS, is_allowed=is_unused)
+    plan = choose_texts(
+        encoder,
+        settings,
+        corpus,
+        vocabulary,
+        carriers=CARRIERS,
+        pilots=LEAST_PILOTS,
+        few_documents=True,
+        is_allowed=is_unused,
+    )
     if plan.documents is not None:
         few_documents = plan.documents.model_copy(update={"chosen": plan.documents.chosen[:_DOCUMENTS]})
         plan = plan.model_copy(update={"documents": few_documents})
@@ -120,7 +128,10 @@ def make_recheck(
             "fewer tokens to repair"
         )
     return Recheck(
-        job=job,
+        encoder=encoder,
+        settings=settings,
+        corpus=corpus,
+        vocabulary=vocabulary,
         plan=plan,
         ordinary_tokens=ordinary,
         progress=progress,
@@ -149,7 +160,7 @@ class Copies(NamedTuple):
         return [token.id for token in (*self.as_ids, *self.as_text)]
 
     def pair_with(self, for_ids: _T, for_text: _T) -> list[tuple[_T, list[Token]]]:
-        """Pair each group of tokens with what measures it. A group without tokens is left out."""
+        """Return what measures a group of tokens, and the group, for each group that has tokens."""
         groups = [(for_ids, self.as_ids), (for_text, self.as_text)]
         return [(measuring, tokens) for measuring, tokens in groups if tokens]
 
@@ -175,42 +186,33 @@ def group_copies(encoder: Encoder, repaired_tokens: Mapping[Token, Strategy]) ->
 
 
 def find_written_tokens(encoder: Encoder, tokens: Sequence[Token]) -> list[Token]:
-    """Choose how to write copies of each token, so that the tokenizer recognizes as many copies as possible.
-
-    Returns:
-        The tokens, with `Token.joining` set: copies are separate words, unless the tokenizer recognizes more
-        of them when they are glued together. A token whose copies are separate words has its text without the
-        surrounding spaces.
-    """
-    # `vocabulary.choose_joinings` tries ATTACHED instead, which leaves the last word of a text whole. A
-    # recheck wants every copy to be read: with GLUED, the tokenizer reads even the first copy of a token that
-    # continues a word.
-    as_words = [Token(token.id, token.text.strip(), Joining.WORDS) for token in tokens]
-    glued = [replace(token, joining=Joining.GLUED) for token in tokens]
-    read_as_words = _count_copies_read(encoder, as_words)
-    read_glued = _count_copies_read(encoder, glued)
-    written_tokens = []
-    for index in range(len(tokens)):
-        is_read_better_glued = read_glued[index] > read_as_words[index]
-        written_tokens.append(glued[index] if is_read_better_glued else as_words[index])
-    return written_tokens
-
-
-def _count_copies_read(encoder: Encoder, tokens: Sequence[Token]) -> list[int]:
-    return count_copies_read(encoder.tokenizer, tokens, _SAMPLE_TEXT, _SAMPLE_COPIES)
+    """Return the tokens with the joining with which the tokenizer reads most copies: as words, or glued."""
+    # A run tries ATTACHED instead of GLUED (`vocabulary.choose_joinings`), which leaves the last word of a
+    # text whole. A recheck wants every copy to be read: with GLUED, the tokenizer reads even the first copy
+    # of a token that continues a word.
+    written = choose_joining(encoder.tokenizer, tokens, Joining.GLUED, _SAMPLE_TEXT, _SAMPLE_COPIES)
+    return [token for token, _ in written]
 
 
 class RecheckedTokens(NamedTuple):
-    """The effects of tokens, keyed by token id, and the effect of the ordinary token."""
+    """What copies of tokens do, and copies of the ordinary token.
+
+    Attributes:
+        tokens: effects and verdict of each token, keyed by token id.
+        reaches: the reach of each token, keyed by token id. The reach is an effect divided by its threshold,
+            so that 1 just reaches it. Of erased share and push, the larger reach counts. It is NaN if neither
+            could be measured.
+        ordinary_push: median push of the ordinary tokens; None if nothing was measured in documents.
+        found_without: share of the queries that find the document that answers them without copies; None if
+            nothing was measured in documents.
+        ordinary_contraction: share of a text that copies of the ordinary token erase, from 0 to 1.
+    """
 
     tokens: dict[int, MeasuredRecord]
-    # The larger effect of each token as a multiple of its threshold: 1 just reaches it. NaN if none could be
-    # measured.
     reaches: dict[int, float]
-    ordinary_push: float | None  # None if nothing was measured in documents
-    # Share of the queries that find the document that answers them without copies; None likewise.
+    ordinary_push: float | None
     found_without: float | None
-    ordinary_contraction: float  # share of a text that copies erase, from 0 to 1
+    ordinary_contraction: float
 
 
 @dataclass(frozen=True)
@@ -218,8 +220,10 @@ class Recheck:
     """Measures tokens of one model again, in other texts than those of its run.
 
     Attributes:
-        job: the model, its vocabulary, the corpus, and the settings with the thresholds of the rule. It names
-            no tokens: `judge` is given them.
+        encoder: the model.
+        settings: provides the insertion, the seed and the thresholds of the rule.
+        corpus: the texts from which carriers and documents were chosen.
+        vocabulary: vocabulary of the model.
         plan: carriers and documents, which are the same for the original model and for every repaired model.
         ordinary_tokens: random tokens that are neither flagged nor repaired. The median effect of the
             ordinary tokens is called the effect of the ordinary token.
@@ -230,7 +234,10 @@ class Recheck:
         documents_of: recheck whose vectors of documents and queries are reused; None if they are encoded.
     """
 
-    job: Job[ProfileSettings]
+    encoder: Encoder
+    settings: ProfileSettings
+    corpus: Sentences
+    vocabulary: Vocabulary
     plan: ProfilePlanRecord
     ordinary_tokens: Sequence[Token]
     progress: ProgressCallback
@@ -260,7 +267,8 @@ class Recheck:
         """
         return replace(
             self,
-            job=replace(self.job, encoder=encoder, vocabulary=vocabulary),
+            encoder=encoder,
+            vocabulary=vocabulary,
             name=name,
             ordinary_of=self if same_ordinary else None,
             documents_of=self if same_documents else None,
@@ -269,7 +277,7 @@ class Recheck:
     @property
     def searched_texts(self) -> list[str]:
         """The documents and queries of the collection in which push is measured."""
-        collection = choose_collection(self.job)
+        collection = choose_collection(self.encoder, self.corpus)
         return [] if collection is None else [*collection.documents, *collection.queries]
 
     @property
@@ -280,52 +288,44 @@ class Recheck:
     def judge(self, copies: Copies) -> RecheckedTokens:
         """Measure tokens and judge them against the ordinary tokens.
 
-        A token that is now read as several pieces has no erased share. It is sticky if it pushes documents,
-        or if surely so many fewer queries find documents with its copies than without as the threshold for
-        the erased share says.
-
-        Args:
-            copies: the tokens to measure.
-
-        Returns:
-            The effect, verdict and reach of each token, and the effect of the ordinary token.
+        A token now read as several pieces has no erased share. Instead, the share of queries that its copies
+        surely hide (the low end) is compared with the threshold for the erased share.
         """
-        settings = self.job.settings
         in_documents = self._measure_documents(copies)
         split_ids = self._find_split_ids(copies)
-        estimates, ordinary_contraction = self._estimate(copies, in_documents, split_ids)
-        verdicts_by_rule = apply_rule(estimates, settings).verdicts
-        reaches_by_rule = _compute_reaches(estimates, settings)
+        measures, ordinary_contraction = self._estimate(copies, in_documents, split_ids)
+        verdicts = apply_rule(measures, self.settings).verdicts
+        reaches = _compute_reaches(measures, self.settings)
+        # Both are keyed by token id; the second has only the tokens read as several pieces.
+        found_shares: dict[int, float] = {}
+        hidden_shares: dict[int, float] = {}
+        if in_documents is not None:
+            found_shares = dict(zip(in_documents.ids.tolist(), in_documents.found.tolist(), strict=True))
+            hidden_shares = _bound_hidden_shares(in_documents, split_ids, self.settings.confidence)
         tokens = {}
-        reaches = {}
+        reach_by_id = {}
         for token_id in copies.ids:
-            # Rows are in ascending order of their ids.
-            row = int(np.searchsorted(estimates.ids, token_id))
-            verdict = verdicts_by_rule[row]
-            reaches[token_id] = float(reaches_by_rule[row])
-            found = None
-            if in_documents is not None:
-                document_row = int(np.searchsorted(in_documents.ids, token_id))
-                found = present(float(in_documents.found[document_row]))
-                if found is not None and token_id in split_ids:
-                    # What copies hide takes the place of the erased share, with its threshold.
-                    hidden = _bound_share_hidden_by(in_documents, document_row, settings.confidence)
-                    hiding_reach = hidden / settings.smallest_erased
-                    # `fmax` ignores a reach that is unknown, NaN.
-                    reaches[token_id] = float(np.fmax(reaches[token_id], hiding_reach))
-                    if hidden >= settings.smallest_erased:
-                        verdict = Verdict.STICKY
+            row = int(np.searchsorted(measures.ids, token_id))  # rows are in ascending order of their ids
+            verdict = verdicts[row]
+            reach = float(reaches[row])
+            if token_id in hidden_shares:
+                hidden_share = hidden_shares[token_id]
+                # `fmax` ignores a reach that is unknown, NaN.
+                reach = float(np.fmax(reach, hidden_share / self.settings.smallest_erased))
+                if hidden_share >= self.settings.smallest_erased:
+                    verdict = Verdict.STICKY
+            reach_by_id[token_id] = reach
             tokens[token_id] = MeasuredRecord(
-                push=present(float(estimates.push.value[row])),
-                erased=present(float(estimates.erased.value[row])),
-                found=found,
+                push=present(float(measures.push.value[row])),
+                erased=present(float(measures.erased.value[row])),
+                found=present(found_shares.get(token_id, np.nan)),
                 verdict=verdict.value,
             )
         ordinary_push = None
         if self._ordinary_in_documents is not None:
             ordinary_push = present(float(np.median(self._ordinary_in_documents.push.value)))
         found_without = None if in_documents is None else in_documents.found_without
-        return RecheckedTokens(tokens, reaches, ordinary_push, found_without, ordinary_contraction)
+        return RecheckedTokens(tokens, reach_by_id, ordinary_push, found_without, ordinary_contraction)
 
     def _estimate(
         self, copies: Copies, in_documents: InDocuments | None, split_ids: Collection[int]
@@ -333,12 +333,12 @@ class Recheck:
         """Measure tokens in the carriers, and compare them with the ordinary tokens.
 
         Returns:
-            The measures that the rule uses, of the tokens and of the ordinary tokens, and the median
-            contraction of the ordinary ones.
+            The measures that the rule uses, for these tokens and for the ordinary tokens; and the share of a
+            text that copies of the ordinary token erase.
         """
         measured = join_tokens(self._ordinary, self._measure_in_carriers(copies))
         is_ordinary = np.isin(measured.ids, self._ordinary.ids)
-        relative = compare_with_ordinary(measured.contractions, is_ordinary, self.job.settings.confidence)
+        relative = compare_with_ordinary(measured.contractions, is_ordinary, self.settings.confidence)
         erased = as_erased_shares(relative.estimates, relative.ordinary)
         # Copies of a token that is now read as several pieces make a text longer than copies of an ordinary
         # token do, and therefore erase more, whatever the pieces are. So the erased share of such a token is
@@ -350,7 +350,7 @@ class Recheck:
             high=np.where(is_split, np.nan, erased.high),
         )
         documents_of_all = join_documents([self._ordinary_in_documents, in_documents])
-        estimates = RuleInputs(
+        measures = RuleInputs(
             ids=measured.ids,
             erased=erased_unless_split,
             push=push_of(measured.ids, documents_of_all),
@@ -358,10 +358,11 @@ class Recheck:
             # All tokens are measured in all carriers, as a run does in its last round only.
             confirmed=np.ones(len(measured.ids), dtype=np.bool_),
         )
-        return estimates, relative.ordinary
+        return measures, relative.ordinary
 
     def _find_split_ids(self, copies: Copies) -> list[int]:
-        copies_read = _count_copies_read(self.job.encoder, copies.as_text)
+        tokenizer = self.encoder.tokenizer
+        copies_read = count_copies_read(tokenizer, copies.as_text, _SAMPLE_TEXT, _SAMPLE_COPIES)
         # The tokenizer no longer produces a token if it splits the text of its copies.
         return [token.id for token, read in zip(copies.as_text, copies_read, strict=True) if read == 0]
 
@@ -374,15 +375,15 @@ class Recheck:
     @cached_property
     def _ids_stage(self) -> ProfileStage:
         every_carrier = range(len(self.plan.carriers))
-        settings = self.job.settings
-        name = f"{self.name}: ids"
-        return round_stage(self.job.encoder, settings, self.plan, every_carrier, name)
+        return round_stage(self.encoder, self.settings, self.plan, every_carrier, f"{self.name}: ids")
 
     @cached_property
     def _documents(self) -> DocumentPanel | None:
         if self.documents_of is not None:
             return self.documents_of._documents
-        return encode_documents(self.job, self.plan.documents, self._make_runner())
+        return encode_documents(
+            self.encoder, self.corpus, self.plan.documents, self._make_runner(), Insertion.IDS
+        )
 
     @cached_property
     def _ordinary_in_documents(self) -> InDocuments | None:
@@ -401,7 +402,7 @@ class Recheck:
         panel_of_texts = replace(panel, carriers=panel.texts)
         name = f"{self.name}: {which} in documents"
         results = [
-            measure_in_all_documents(panel_of_tokens, runner, tokens, self.job.settings, name)
+            measure_in_documents(panel_of_tokens, runner, tokens, self.settings, name)
             for panel_of_tokens, tokens in copies.pair_with(for_ids=panel, for_text=panel_of_texts)
         ]
         return join_documents(results)
@@ -414,10 +415,10 @@ class Recheck:
 
     @cached_property
     def _vector_deviations(self) -> Mapping[int, float] | None:
-        return token_vector_deviations(self.job.encoder, self.job.vocabulary)
+        return token_vector_deviations(self.encoder, self.vocabulary)
 
     def _make_runner(self) -> Runner:
-        return Runner.in_memory(self.job.encoder, self.progress)
+        return Runner.in_memory(self.encoder, self.progress)
 
     def _measure_in_carriers(self, copies: Copies) -> RoundResults:
         runner = self._make_runner()
@@ -431,23 +432,32 @@ class Recheck:
         return reduce(join_tokens, results)
 
 
-def _bound_share_hidden_by(in_documents: InDocuments, row: int, confidence: float) -> float:
-    queries = int(in_documents.queries[row])
-    finding_queries = round(float(in_documents.found[row]) * queries)
-    return bound_hidden_share(finding_queries, queries, in_documents.found_without, confidence)
+def _bound_hidden_shares(
+    in_documents: InDocuments, ids: Collection[int], confidence: float
+) -> dict[int, float]:
+    """Return the share of queries that copies of each of these tokens surely hide, keyed by token id."""
+    shares = {}
+    for row in np.flatnonzero(np.isin(in_documents.ids, list(ids))).tolist():
+        queries = int(in_documents.queries[row])
+        finding_queries = round(float(in_documents.found[row]) * queries)
+        found_without = in_documents.found_without
+        shares[int(in_documents.ids[row])] = bound_hidden_share(
+            finding_queries, queries, found_without, confidence
+        )
+    return shares
 
 
 def _pick_evenly(tokens: Sequence[Token], count: int) -> list[Token]:
-    """The tokens are in the order of their ids, and low ids are often characters."""
+    """Not the first tokens: these are in the order of their ids, and low ids are often characters."""
     step = max(1, len(tokens) // count)
     return list(tokens[::step][:count])
 
 
-def _compute_reaches(estimates: RuleInputs, settings: ProfileSettings) -> Floats:
-    """The larger effect of each token as a multiple of its threshold: 1 just reaches it."""
-    needed = thresholds(estimates.vector_deviation, settings)
-    # A token that does nothing has a reach of 0: it has the erased share 0, but the push `without_effect`.
-    erased_reach = estimates.erased.value / needed[ERASED.key]
-    push_reach = (estimates.push.value - PUSH.without_effect) / (needed[PUSH.key] - PUSH.without_effect)
-    # `fmax` ignores the one that is unknown, NaN.
+def _compute_reaches(measures: RuleInputs, settings: ProfileSettings) -> Floats:
+    """Return the reach of each token (see `RecheckedTokens`), shape (T,)."""
+    needed = thresholds(measures.vector_deviation, settings)
+    # A token that does nothing has a reach of 0. Its erased share is 0, but its push is `without_effect`.
+    erased_reach = measures.erased.value / needed[ERASED.key]
+    push_reach = (measures.push.value - PUSH.without_effect) / (needed[PUSH.key] - PUSH.without_effect)
+    # `fmax` ignores a reach that is unknown, NaN.
     return np.fmax(erased_reach, push_reach)

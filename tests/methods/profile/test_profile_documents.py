@@ -23,11 +23,10 @@ from stickytoken.methods.base import Job
 from stickytoken.methods.measures import PUSH, thresholds
 from stickytoken.methods.profile.documents import (
     Announcer,
-    Look,
+    SoFar,
     bound_hidden_share,
     choose_collection,
     encode_documents,
-    measure_in_all_documents,
     measure_in_documents,
     plan_documents,
     predict_push,
@@ -58,7 +57,12 @@ def plan(job):
 
 @pytest.fixture(scope="module")
 def panel(job, plan):
-    return encode_documents(job, plan.documents, Runner.in_memory(job.encoder, ignore_progress))
+    return encode(job, plan.documents)
+
+
+def encode(job, record):
+    runner = Runner.in_memory(job.encoder, ignore_progress)
+    return encode_documents(job.encoder, job.corpus, record, runner, job.settings.inserted_as)
 
 
 def test_the_bundled_collection_has_short_queries_for_documents_of_all_kinds():
@@ -90,16 +94,12 @@ def test_texts_without_spaces_are_cut_within_words():
 
 
 def test_a_corpus_of_few_texts_that_the_model_alone_can_read_has_no_documents(foreign):
-    corpus = profiled.corpus(60)
-    job = Job(
-        foreign, profiled.SMALL, corpus, analyze_vocabulary(foreign), [], restricted=False, sampled=True
-    )
-    assert choose_collection(job) is None
+    assert choose_collection(foreign, profiled.corpus(60)) is None
 
 
 def slow_push(model, job, panel, text, indexed, copies=8):
     """Encode the whole index again for every document with copies, and sort the results of every query."""
-    collection = choose_collection(job)
+    collection = choose_collection(job.encoder, job.corpus)
     texts = [collection.documents[document] for document in indexed]
     queries = model.encode(list(collection.queries), normalize_embeddings=True)
     documents = model.encode(texts, normalize_embeddings=True)
@@ -120,19 +120,18 @@ def slow_push(model, job, panel, text, indexed, copies=8):
     return counts["with"] / counts["without"], np.mean(found)
 
 
-@pytest.mark.parametrize("restricted", [False, True])
-def test_push_and_found_equal_a_search_that_sorts_every_result(model, job, restricted):
-    job = replace(job, restricted=restricted)
-    record = plan_documents(job)
-    panel = encode_documents(job, record, Runner.in_memory(job.encoder, ignore_progress))
-    whole = len(choose_collection(job).documents)
+@pytest.mark.parametrize("few", [False, True])
+def test_push_and_found_equal_a_search_that_sorts_every_result(model, job, few):
+    record = plan_documents(job.encoder, job.corpus, job.settings.seed, few_documents=few)
+    panel = encode(job, record)
+    whole = len(choose_collection(job.encoder, job.corpus).documents)
     indexed = record.indexed or range(whole)
-    assert len(indexed) == record.documents == (64 if restricted else whole)
+    assert len(indexed) == record.documents == (64 if few else whole)
     assert whole > 64
     token = next(token for token in job.tokens if token.text == planted.PLANTED)
     runner = Runner.in_memory(job.encoder, ignore_progress)
     measured = measure_in_documents(
-        panel, runner, [token], {token.id: 1.5}, job.settings, "x", ids_in_all=[token.id]
+        panel, runner, [token], job.settings, "x", thresholds={token.id: 1.5}, ids_in_all=[token.id]
     )
     push, found = slow_push(model, job, panel, planted.PLANTED, indexed)
     assert measured.push.value[0] == pytest.approx(push)
@@ -145,9 +144,9 @@ def test_all_documents_at_once_show_what_they_show_in_steps(job, panel):
     ids = [token.id for token in tokens]
     at_once = Runner.in_memory(job.encoder, ignore_progress)
     in_steps = Runner.in_memory(job.encoder, ignore_progress)
-    measured = measure_in_all_documents(panel, at_once, tokens, job.settings, "x")
+    measured = measure_in_documents(panel, at_once, tokens, job.settings, "x")
     expected = measure_in_documents(
-        panel, in_steps, tokens, dict.fromkeys(ids, 50.0), job.settings, "x", ids_in_all=ids
+        panel, in_steps, tokens, job.settings, "x", thresholds=dict.fromkeys(ids, 50.0), ids_in_all=ids
     )
     assert measured.ids.tolist() == sorted(ids)
     assert set(measured.documents.tolist()) == {64}
@@ -159,7 +158,9 @@ def test_tokens_that_cannot_reach_their_threshold_are_measured_in_few_documents(
     runner = Runner.in_memory(job.encoder, ignore_progress)
     tokens = job.tokens[:60]
     thresholds = dict.fromkeys([token.id for token in tokens], 50.0)
-    measured = measure_in_documents(panel, runner, tokens, thresholds, job.settings, "x", displayed_count=10)
+    measured = measure_in_documents(
+        panel, runner, tokens, job.settings, "x", thresholds=thresholds, displayed_count=10
+    )
     assert sorted(set(measured.documents.tolist())) == [4, 32]
     assert (measured.documents == 32).sum() == 10  # those that are shown
     shown = measured.push.value[measured.documents == 32]
@@ -170,7 +171,7 @@ def test_every_token_that_reaches_its_threshold_is_measured_in_all_documents(job
     runner = Runner.in_memory(job.encoder, ignore_progress)
     tokens = job.tokens[:30]
     thresholds = dict.fromkeys([token.id for token in tokens], 1e-9)
-    measured = measure_in_documents(panel, runner, tokens, thresholds, job.settings, "x")
+    measured = measure_in_documents(panel, runner, tokens, job.settings, "x", thresholds=thresholds)
     pushing = measured.push.value > 0
     assert pushing.any()
     assert set(measured.documents[pushing].tolist()) == {64}
@@ -253,10 +254,10 @@ def test_documents_with_copies_that_take_many_tokens_are_truncated(tmp_path):
     available = vocabulary.available
     job = Job(encoder, profiled.SMALL, CORPUS, vocabulary, available, restricted=False, sampled=True)
     runner = Runner.in_memory(encoder, ignore_progress)
-    panel = encode_documents(job, make_plan(job, runner).documents, runner)
+    panel = encode(job, make_plan(job, runner).documents)
     written = replace(panel, carriers=panel.texts)
     token = Token(available[0].id, "river " * encoder.max_length, Joining.WORDS)
-    measured = measure_in_all_documents(written, runner, [token], job.settings, "written")
+    measured = measure_in_documents(written, runner, [token], job.settings, "written")
     assert measured.documents.tolist() == [len(panel.places)]
 
 
@@ -286,17 +287,17 @@ def test_special_tokens_are_announced_once_their_interval_says_so(panel):
     announcer.finish()
     assert "3 special tokens" in notes.pop()
     found = [1] * 8
-    unclear = {0: Look(Interval(2.0, 1.4, 2.9), found, 4), 1: Look(Interval(1.0, 0.8, 1.3), found, 4)}
+    unclear = {0: SoFar(Interval(2.0, 1.4, 2.9), found, 4), 1: SoFar(Interval(1.0, 0.8, 1.3), found, 4)}
     announcer.announce("first", unclear)
     assert not notes
-    clear = {0: Look(Interval(1.9, 1.55, 2.4), found * 2, 8), 2: Look(Interval(0.1, 0, 0.3), [0] * 400, 8)}
+    clear = {0: SoFar(Interval(1.9, 1.55, 2.4), found * 2, 8), 2: SoFar(Interval(0.1, 0, 0.3), [0] * 400, 8)}
     announcer.announce("second", clear)
-    announcer.announce("third", {0: Look(Interval(1.9, 1.6, 2.2), found * 4, 16)})
+    announcer.announce("third", {0: SoFar(Interval(1.9, 1.6, 2.2), found * 4, 16)})
     announcer.finish()
     assert len(notes) == 2
     assert all(part in notes[0] for part in ("'<0>' may push", "1.9", "1.5 to 2.4×", "8 documents so far"))
     assert all(part in notes[1] for part in ("'<2>' may hide", "0 of 400", "8 documents so far"))
-    announcer.announce("last", {1: Look(Interval(1.6, 1.5, 1.7), found * 8, 64)})
+    announcer.announce("last", {1: SoFar(Interval(1.6, 1.5, 1.7), found * 8, 64)})
     assert all(part in notes[2] for part in ("'<1>' pushes", "1.6", "64 documents)"))
 
 
@@ -308,7 +309,7 @@ def test_a_token_with_an_unusual_vector_is_announced_by_its_lower_thresholds(pan
     announcer = Announcer(
         [usual, unusual], deviations, profiled.SMALL, panel, lambda step: notes.append(step.note)
     )
-    look = Look(Interval(1.42, 1.31, 1.49), [1] * 64, 64)
+    look = SoFar(Interval(1.42, 1.31, 1.49), [1] * 64, 64)
     announcer.announce("last", {0: look, 1: look})
     announcer.finish()
     (note,) = notes

@@ -24,11 +24,11 @@ from stickytoken.methods.profile.plan import (
     LEAST_CONFIRMED,
     PILOT_TOKENS,
     Cell,
-    carriers_at_first,
     carriers_needed,
     cells,
     choose_texts,
     pilots_needed,
+    tokens_per_batch,
     tokens_to_confirm,
 )
 from stickytoken.methods.profile.rounds import make_plan
@@ -92,9 +92,18 @@ def test_groups_with_few_texts_leave_their_carriers_to_the_others(foreign):
 
 def test_a_corpus_that_is_used_up_or_too_small_is_refused(encoder):
     corpus = profiled.corpus(60)
-    job = Job(encoder, profiled.SMALL, corpus, analyze_vocabulary(encoder), [], restricted=True, sampled=True)
+    vocabulary = analyze_vocabulary(encoder)
     with pytest.raises(InputError, match=naming(60, corpus.source, "--sentences")):
-        choose_texts(job, carriers=24, is_allowed=lambda text: False)
+        choose_texts(
+            encoder,
+            profiled.SMALL,
+            corpus,
+            vocabulary,
+            carriers=24,
+            pilots=32,
+            few_documents=True,
+            is_allowed=lambda text: False,
+        )
     few = profiled.corpus(8)
     with pytest.raises(InputError, match=naming(8, few.source, carriers_needed(profiled.SMALL))):
         planned(encoder, few)
@@ -110,11 +119,9 @@ def test_carriers_are_as_long_as_asked(encoder):
 
 def test_carriers_of_other_texts_are_as_long_as_those_of_the_bundled_corpus():
     model = load_encoder("all-MiniLM-L6-v2", device="cpu")
-    vocabulary = analyze_vocabulary(model)
 
     def carriers_of(corpus):
-        job = Job(model, profiled.SMALL, corpus, vocabulary, [], restricted=False, sampled=False)
-        return choose_texts(job).carriers
+        return planned(model, corpus).carriers
 
     bundled = carriers_of(load_sentences(None))
     short = [f"{word} {number}" for number in range(300) for word in ("yes", "no")]
@@ -179,19 +186,19 @@ def test_a_run_needs_the_carriers_of_its_screen_and_those_that_confirm():
 
 
 @pytest.mark.parametrize(
-    ("restricted", "count", "carriers", "pilots"),
-    [(False, 300, 23, 128), (True, 5, 13, 32), (True, 400, 13, 50), (True, 1024, 23, 128)],
+    ("restricted", "count", "pilots", "batch"),
+    [(False, 300, 128, 64), (True, 5, 32, 16), (True, 400, 50, 16), (True, 1024, 128, 64)],
 )
-def test_a_run_over_few_tokens_has_fewer_pilots_in_half_the_carriers(
-    encoder, restricted, count, carriers, pilots
+def test_a_run_over_few_tokens_has_fewer_pilots_and_smaller_batches(
+    encoder, restricted, count, pilots, batch
 ):
-    settings = ProfileSettings(screening_texts=3, confirming_texts=20)
+    settings = profiled.SMALL
     vocabulary = analyze_vocabulary(encoder)
     tokens = [Token(number, "word") for number in range(count)]
     corpus = profiled.corpus()
     job = Job(encoder, settings, corpus, vocabulary, tokens, restricted=restricted, sampled=True)
-    assert carriers_at_first(job) == carriers
     assert pilots_needed(job) == pilots
+    assert tokens_per_batch(job) == batch
 
 
 def test_without_a_corpus_carriers_come_from_all_kinds_in_turn(encoder):

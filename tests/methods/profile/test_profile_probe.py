@@ -46,7 +46,7 @@ def test_a_probe_gives_the_numbers_that_a_detection_of_these_tokens_stores(encod
 def test_a_token_that_text_cannot_produce_is_probed_by_id_only(encoder):
     (evidence,) = probed(encoder, [UNAVAILABLE])  # ids are this method's default
     assert (evidence.token, evidence.category) == ("[unused0]", "UNREACHABLE_SPECIAL")
-    assert (evidence.verdict, evidence.texts) == ("benign", 12)
+    assert (evidence.verdict, evidence.texts) == ("benign", 24)
     as_text = replace(profiled.SMALL, insertion="text")
     with pytest.raises(InputError, match=naming("UNREACHABLE_SPECIAL", "insert")):
         probed(encoder, [UNAVAILABLE], as_text)

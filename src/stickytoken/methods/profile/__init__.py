@@ -153,9 +153,9 @@ class RandomTokens:
     Attributes:
         count: number of random tokens that were measured in documents.
         pushing: number of them that reach the threshold for the push.
-        push: median push of those that are the ordinary token (see `plan.ordinary_tokens`); None if none is
-            known. In a run over few tokens, each has been measured in as many documents as it reached.
-        found: mean share of queries that find the documents that answer them, with copies of the same tokens.
+        push: median push of the random tokens that `plan.ordinary_tokens` returns; None if none is known.
+        found: mean share of queries that find the documents that answer them, with copies of the same random
+            tokens.
     """
 
     count: int
@@ -264,25 +264,20 @@ def _find_recognized_shares(measured: MeasuredJob) -> Floats | None:
         return None
     cell_of_carrier = cells(measured.job.settings, len(measured.plan.carriers))
     copies_of_carrier = np.array([cell.copies for cell in cell_of_carrier])
-    shares = _compute_recognized_shares(screened.copies_seen, copies_of_carrier[measured.screening_carriers])
-    # Confirmed tokens get the shares of the confirming carriers: all carriers except the screening carriers,
-    # or the first of these.
-    confirming_count = confirmed.contractions.shape[1]
-    copies_of_confirming = np.delete(copies_of_carrier, measured.screening_carriers)[:confirming_count]
-    # A token may have been measured in some of them only; then none of its copies is in the others.
-    is_measured = ~np.isnan(confirmed.contractions)
+    copies_of_screening = copies_of_carrier[measured.screening_carriers]
+    copies_of_confirming = np.delete(copies_of_carrier, measured.screening_carriers)
+    shares = _compute_recognized_shares(screened.copies_seen, copies_of_screening)
+    # A confirmed token gets its share of the confirming carriers instead.
     confirmed_rows = screened.rows_of(confirmed.ids)
-    shares[confirmed_rows] = _compute_recognized_shares(
-        confirmed.copies_seen, copies_of_confirming * is_measured
-    )
+    shares[confirmed_rows] = _compute_recognized_shares(confirmed.copies_seen, copies_of_confirming)
     return shares
 
 
 def _compute_recognized_shares(recognized: NDArray[np.int64], inserted: NDArray[np.int64]) -> Floats:
-    # Numbers of copies by token and carrier, shape (T, K); of the inserted ones, perhaps by carrier alone.
-    inserted = np.broadcast_to(inserted, recognized.shape)
-    # More may be recognized than were inserted, if words of the carrier are read as the token, too.
-    shares: Floats = np.minimum(recognized, inserted).sum(axis=1) / inserted.sum(axis=1)
+    # ``recognized`` are copies of each token in each carrier, shape (T, K); ``inserted``, copies of any token
+    # in each carrier, shape (K,). More may be recognized than were inserted, if words of the carrier are read
+    # as the token, too.
+    shares: Floats = np.minimum(recognized, inserted).sum(axis=1) / inserted.sum()
     return shares  # shape (T,)
 
 
@@ -343,9 +338,7 @@ class ProfileEvidence:
 def probe(job: Job[ProfileSettings], progress: ProgressCallback) -> list[ProfileEvidence]:
     """Measure all tokens of the job closely, as a run does with selected tokens, and judge them.
 
-    All of them go into the screening carriers, into confirming ones and into documents. If they are few, the
-    later half of the confirming carriers gets only those that may reach their threshold by the first half.
-    Nothing is stored on disk.
+    All of them go into all carriers and into documents. Nothing is stored on disk.
 
     Returns:
         One result for each token of the job, in the same order. A token that occurs twice has two equal

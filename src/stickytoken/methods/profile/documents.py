@@ -3,7 +3,7 @@
 A document with copies competes with all other documents of a collection, which have none. A result is wrong
 if the document doesn't answer the query, and the push is the number of wrong results with copies, divided by
 that without. A run measures tokens in a few documents first, and then, as long as they may reach their
-threshold, in twice as many. A recheck measures its tokens in all documents.
+threshold, in twice as many. A recheck measures its tokens in all documents at once.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.data import collect_sentences
+from stickytoken.data import Sentences, collect_sentences
 from stickytoken.data.collection import Collection, bundled_collection, join_collection
 from stickytoken.data.readability import LARGEST_UNKNOWN, drop_indistinguishable
 from stickytoken.encoders.fitting import fit_texts
-from stickytoken.encoders.protocol import require_words, similarity_of
+from stickytoken.encoders.protocol import Encoder, require_words, similarity_of
 from stickytoken.encoders.roles import Role, in_role
 from stickytoken.insertion import Insertion, Placement, Probe, Token
 from stickytoken.intervals import Interval, Intervals, estimate_share
@@ -46,7 +46,7 @@ DOCUMENT_COUNTS = (4, 8, 16, 32, 64)
 # Share of the tokens that is measured in twice as many documents, those with the largest ratios. Without a
 # limit, the wide intervals from few documents would keep most tokens.
 _KEPT_SHARE = 0.25
-# Number of documents in which tokens that are displayed are measured at least.
+# Smallest number of documents in which the tokens that are displayed are measured.
 _DOCUMENTS_FOR_DISPLAYED = 32
 # Fewest documents in a collection that is joined from a user's texts. In a smaller one, hardly any document
 # is a wrong result of other queries.
@@ -55,8 +55,8 @@ _MOST_DOCUMENTS = 240
 # A run over fewer tokens of a vocabulary searches only the documents that receive copies, and has fewer
 # pilots and carriers, so that most of its texts are about its tokens.
 FEW_TOKENS = 1024
-# What the names of the stages begin with that measure special tokens, and the name of the step that says that
-# none of them does anything.
+# Beginning of the names of the stages that measure special tokens. It is also the name of the step that says
+# that no special token does anything.
 SPECIAL = "special tokens"
 # Keys of the random generators that draw documents and bootstrap samples.
 _DOCUMENTS_KEY = 5
@@ -68,18 +68,17 @@ def measures_few_tokens(job: Job[MethodSettings]) -> bool:
     return job.restricted and len(job.tokens) < FEW_TOKENS
 
 
-def choose_collection(job: Job[ProfileSettings]) -> Collection | None:
-    """Return the bundled collection with the bundled corpus, and else one that is joined from the corpus.
+def choose_collection(encoder: Encoder, corpus: Sentences) -> Collection | None:
+    """Return the bundled documents and queries for the bundled corpus, if the tokenizer can read them.
 
-    If the tokenizer cannot read the bundled documents, they are joined too. The result is None if the texts
-    do not suffice for enough documents.
+    Otherwise, documents and queries are joined from the texts of the corpus. The result is None if there are
+    too few texts to join.
     """
-    corpus = job.sentences
     if corpus.bundled:
         bundled = bundled_collection()
         bundled_texts = collect_sentences(bundled.documents, bundled.source)
         # None if the tokenizer does not say which characters it knows.
-        unknown_share = drop_indistinguishable(bundled_texts, job.encoder.tokenizer).unknown
+        unknown_share = drop_indistinguishable(bundled_texts, encoder.tokenizer).unknown
         if unknown_share is None or unknown_share <= LARGEST_UNKNOWN:
             return bundled
     joined = join_collection(corpus.texts, corpus.source, _MOST_DOCUMENTS)
@@ -87,24 +86,35 @@ def choose_collection(job: Job[ProfileSettings]) -> Collection | None:
 
 
 def plan_documents(
-    job: Job[ProfileSettings], is_allowed: Callable[[str], bool] | None = None
+    encoder: Encoder,
+    corpus: Sentences,
+    seed: int,
+    *,
+    few_documents: bool,
+    is_allowed: Callable[[str], bool] | None = None,
 ) -> DocumentsRecord | None:
     """Draw the documents that receive copies, as evenly as possible from all kinds of text.
 
     Args:
-        job: provides the model, the corpus, the tokens and the seed.
+        encoder: the model.
+        corpus: decides which documents there are; see `choose_collection`.
+        seed: seed of the random draw.
+        few_documents: whether only the documents that receive copies are searched, if they are enough.
         is_allowed: returns whether a document may be drawn. If ``is_allowed`` is None, all may.
+
+    Returns:
+        The documents to search, and which of them receive copies; None if there is no collection.
     """
-    collection = choose_collection(job)
+    collection = choose_collection(encoder, corpus)
     if collection is None:
         return None
-    order = balanced(collection.kinds, len(collection.kinds), [job.settings.seed, _DOCUMENTS_KEY])
+    order = balanced(collection.kinds, len(collection.kinds), [seed, _DOCUMENTS_KEY])
     allowed = [index for index in order if is_allowed is None or is_allowed(collection.documents[index])]
     most_chosen = DOCUMENT_COUNTS[-1]
     chosen = allowed[:most_chosen]
     indexed = None  # the documents to search; None for all
-    # For a few tokens, encoding the whole collection would cost more than measuring them.
-    if measures_few_tokens(job) and _LEAST_DOCUMENTS <= len(chosen) < len(collection.documents):
+    # For few tokens, encoding the whole collection would cost more than measuring them.
+    if few_documents and _LEAST_DOCUMENTS <= len(chosen) < len(collection.documents):
         indexed = sorted(chosen)
     searched = len(collection.documents) if indexed is None else len(indexed)
     return DocumentsRecord(
@@ -113,7 +123,7 @@ def plan_documents(
         documents=searched,
         queries=len(collection.queries),
         depth=depth_of(searched),
-        similarity=similarity_of(job.encoder),
+        similarity=similarity_of(encoder),
         chosen=chosen,
         indexed=indexed,
     )
@@ -125,7 +135,8 @@ class ResultsWithCopies(NamedTuple):
     Attributes:
         ids: token ids, ascending, shape (T,).
         wrong_results: whether each document is a wrong first result of each query, shape (T, M, n).
-        found: whether each pair of a query and the document that answers it is found, shape (T, pairs).
+        found: for each pair of a query and the document that answers it, whether the query finds the
+            document, shape (T, pairs).
     """
 
     ids: NDArray[np.int64]
@@ -138,13 +149,13 @@ class DocumentPanel:
     """A collection as the model encodes it, and the n documents that receive copies.
 
     Attributes:
-        places: positions of the n documents among those that are searched.
+        places: positions of the n documents among the documents that are searched.
         carriers: the n documents, as texts or tokenized.
         texts: the n documents as texts.
         search: exact search of the M queries in the collection.
-        depth: number of first results.
+        depth: how many results of a query are its first results.
         is_answer: whether each document answers each query, shape (M, n).
-        weights: weight of each pair, shape (M, n).
+        weights: how much each pair of a query and a document counts for the push, shape (M, n).
     """
 
     places: tuple[int, ...]
@@ -178,7 +189,7 @@ class DocumentPanel:
 
     @cached_property
     def is_found(self) -> NDArray[np.bool_]:
-        """Whether each pair of a query and the document that answers it is found without copies."""
+        """For each query and document that answers it: whether it is found without copies, shape (pairs,)."""
         return self.limits.found(self.similarities)
 
     def measure(
@@ -203,8 +214,8 @@ class DocumentPanel:
         # such documents, too.
         rows = runner(stage, tokens, precision=precision, truncate=True).sort("token_id")
         query_count, document_count = stage.limits.is_answer.shape
-        # Each row has one bit per query and document, eight to a byte. Those that fill up the last byte are
-        # cut off.
+        # Each row has one bit per query and document, eight to a byte. The bits that only fill up the last
+        # byte are cut off.
         packed = np.array(rows["wrong_results"].to_list(), dtype=np.uint8)
         bits = np.unpackbits(packed, axis=1, count=query_count * document_count)
         return ResultsWithCopies(
@@ -220,39 +231,49 @@ def _weigh_kinds_equally(kinds: NDArray[np.str_]) -> NDArray[np.float64]:
 
 
 def encode_documents(
-    job: Job[ProfileSettings], record: DocumentsRecord | None, runner: Runner
+    encoder: Encoder,
+    corpus: Sentences,
+    record: DocumentsRecord | None,
+    runner: Runner,
+    insertion: Insertion,
 ) -> DocumentPanel | None:
-    """Encode the collection of a plan; None if the plan has none.
+    """Encode the documents and queries of a plan; None if the plan has none.
 
-    A document is named by its index in the whole collection, or by its position among those that are
-    searched.
+    Args:
+        encoder: the model.
+        corpus: the corpus of the plan; see `choose_collection`.
+        record: what the plan says about documents.
+        runner: encodes texts.
+        insertion: whether copies are inserted as ids, into tokenized documents, or as text.
     """
-    collection = choose_collection(job)
+    collection = choose_collection(encoder, corpus)
     if record is None or collection is None:
         return None
+    # A number in ``indexed`` counts the documents of the whole collection; a position counts only the
+    # documents that are searched.
     indexed = record.indexed or list(range(len(collection.documents)))  # all, unless the plan lists some
-    position_of = {document: position for position, document in enumerate(indexed)}
-    encoder = require_words(job.encoder, "profile")
+    position_of = {number: position for position, number in enumerate(indexed)}
+    word_encoder = require_words(encoder, "profile")
     # Copies that are written need most room. With it, documents are truncated alike, however copies are
     # inserted.
-    room = room_for(encoder, Insertion.TEXT, COPIES)
-    indexed_texts = [collection.documents[document] for document in indexed]
-    fitted = fit_texts(encoder, indexed_texts, room, Insertion.TEXT, collection.source)
-    query_encoder = in_role(encoder, Role.QUERY)
+    room = room_for(word_encoder, Insertion.TEXT, COPIES)
+    indexed_texts = [collection.documents[number] for number in indexed]
+    truncated = fit_texts(word_encoder, indexed_texts, room, Insertion.TEXT, collection.source)
+    query_encoder = in_role(word_encoder, Role.QUERY)
     no_room = 0  # queries receive no copies
     queries = fit_texts(query_encoder, collection.queries, no_room, Insertion.TEXT, collection.source)
     query_texts = [query.text for query in queries]
     similarity = similarity_of(encoder)
     search = ExactSearch(
         queries=similarity.prepared(runner.encode("queries", query_texts, Role.QUERY)),
-        documents=similarity.prepared(runner.encode("documents", [document.text for document in fitted])),
+        documents=similarity.prepared(runner.encode("documents", [document.text for document in truncated])),
         similarity=similarity,
     )
-    places = _spread_evenly([position_of[document] for document in record.chosen], search)
-    is_tokenized = job.settings.inserted_as is Insertion.IDS
-    receiving = [fitted[place] for place in places]
+    places = _spread_evenly([position_of[number] for number in record.chosen], search)
+    is_tokenized = insertion is Insertion.IDS
+    receiving = [truncated[place] for place in places]
     # A query whose document isn't searched has no answer: no document has the position -1.
-    answer_positions = np.array([position_of.get(document, -1) for document in collection.answers])
+    answer_positions = np.array([position_of.get(number, -1) for number in collection.answers])
     kinds = np.array(collection.kinds)
     kinds_of_receiving = kinds[indexed][list(places)]
     kinds_of_queries = kinds[list(collection.answers)]  # a query is of the kind of its document
@@ -270,7 +291,7 @@ def encode_documents(
 
 
 def _spread_evenly(places: Sequence[int], search: ExactSearch) -> tuple[int, ...]:
-    """Order documents so that the first few are as similar to the queries as all of them."""
+    """Order documents so that the first few of them are as similar to the queries as all are on average."""
     # Otherwise, what copies do to the first eight could differ much from what they do to 64.
     by_similarity = sorted(places, key=lambda place: float(search.similarities[:, place].mean()))
     # The van der Corput sequence counts 0, 1, 2 ... and reverses the binary digits of each number. Its first
@@ -290,7 +311,7 @@ class DocumentStage:
         carriers: the documents, tokenized or as text.
         queries: prepared vectors of the queries, shape (M, d).
         similarity: how the model compares vectors.
-        limits: what each document must exceed to be a result of each query.
+        limits: the similarity that each document must exceed to be a result of each query.
     """
 
     name: str
@@ -311,7 +332,11 @@ class DocumentStage:
         ]
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, RowValue]:
-        """Return which documents are wrong first results, as bits, and which are found by their queries."""
+        """Return which documents are wrong first results, and which are found by the queries they answer.
+
+        ``wrong_results`` has a bit for each query and document, eight to a number; ``found`` a 1 or 0 for
+        each pair of a query and a document that answers it.
+        """
         similarities = self.similarity.of_all(self.queries, self.similarity.prepared(vectors))
         return {
             "wrong_results": np.packbits(self.limits.wrong_results(similarities)).tolist(),
@@ -326,7 +351,8 @@ class InDocuments:
     Attributes:
         ids: token ids, ascending, shape (T,).
         push: number of wrong results with copies, divided by that without, shape (T,).
-        found: share of the queries that still find the document that answers them, shape (T,).
+        found: share of the queries that still find the document that answers them, shape (T,); NaN if the
+            documents answer no query.
         queries: number of queries that the documents with copies of each token answer, shape (T,).
         documents: number of documents in which each token was measured, shape (T,).
         found_without: share of the queries that find the document that answers them without copies.
@@ -352,27 +378,6 @@ class InDocuments:
         )
 
 
-def measure_in_all_documents(
-    panel: DocumentPanel,
-    runner: Runner,
-    tokens: Sequence[Token],
-    settings: ProfileSettings,
-    stage_name: str,
-) -> InDocuments:
-    """Measure tokens in all documents, whatever they do there."""
-    results = panel.measure(runner, tokens, stage_name)
-    token_count, query_count = results.found.shape
-    return InDocuments(
-        ids=results.ids,
-        push=_estimate_push(results.wrong_results, panel, settings),
-        # The documents may answer no query; then it is unknown how many find them.
-        found=results.found.mean(axis=1) if query_count else np.full(token_count, np.nan),
-        queries=np.full(token_count, query_count),
-        documents=np.full(token_count, len(panel.places)),
-        found_without=float(panel.is_found.mean()),
-    )
-
-
 def _estimate_push(
     wrong_results: NDArray[np.bool_], panel: DocumentPanel, settings: ProfileSettings
 ) -> Intervals:
@@ -387,8 +392,8 @@ def _estimate_push(
     )
 
 
-class Look(NamedTuple):
-    """What copies of a token do in the documents in which it has been measured so far.
+class SoFar(NamedTuple):
+    """What copies of a token do in the documents in which the token has been measured so far.
 
     Attributes:
         push: number of wrong results with copies, divided by that without.
@@ -405,10 +410,10 @@ def measure_in_documents(
     panel: DocumentPanel,
     runner: Runner,
     tokens: Sequence[Token],
-    thresholds: Mapping[int, float],
     settings: ProfileSettings,
     label: str,
     *,
+    thresholds: Mapping[int, float] | None = None,
     ids_in_all: Iterable[int] = (),
     displayed_count: int = 0,
     announcer: Announcer | None = None,
@@ -419,24 +424,27 @@ def measure_in_documents(
         panel: the collection.
         runner: executes a stage for the given tokens.
         tokens: the tokens.
-        thresholds: threshold of each token, keyed by token id.
         settings: provides the confidence level and the seed.
-        label: what the names of the stages begin with.
+        label: beginning of the names of the stages.
+        thresholds: threshold of each token's push, keyed by token id. Without thresholds, all tokens are
+            measured in all documents at once.
         ids_in_all: ids of the tokens that are measured in all documents whatever they do.
-        displayed_count: number of tokens with the largest ratios that are measured in at least half of the
-            documents, because they are displayed.
+        displayed_count: number of tokens with the largest pushes that are measured in at least
+            `_DOCUMENTS_FOR_DISPLAYED` documents, because they are displayed.
         announcer: reports what is known of the tokens after every step.
     """
-    # What each token does in the documents so far, keyed by token id. First, for each step, whether each of
-    # its documents is a wrong result of each query, shape (queries, documents of the step).
+    # Keyed by token id, for each step: whether each of its documents is a wrong result of each query, shape
+    # (queries, documents of the step).
     wrong_results: dict[int, list[NDArray[np.bool_]]] = {token.id: [] for token in tokens}
-    # Second, for each query that a document answers, 1 if it still finds this document, else 0.
+    # Keyed by token id, for each query that a document answers: 1 if it still finds this document, else 0.
     found: dict[int, list[int]] = {token.id: [] for token in tokens}
-    looks: dict[int, Look] = {}
+    so_far: dict[int, SoFar] = {}
     remaining = list(tokens)
     done = 0  # number of documents in which the remaining tokens have been measured
     # The last step ends with the last document, however many there are.
-    ends_of_steps = [count for count in DOCUMENT_COUNTS if count < len(panel.places)] + [len(panel.places)]
+    ends_of_steps = [len(panel.places)]
+    if thresholds is not None:
+        ends_of_steps = [count for count in DOCUMENT_COUNTS if count < len(panel.places)] + ends_of_steps
     for end in ends_of_steps:
         stage_name = f"{label}-{end}"
         results = panel.measure(runner, remaining, stage_name, start=done, stop=end)
@@ -450,48 +458,52 @@ def measure_in_documents(
             found[token_id] += is_found
         in_all_steps = np.stack([np.concatenate(wrong_results[token_id], axis=1) for token_id in ids])
         push = _estimate_push(in_all_steps, panel, settings)
-        looks_of_step = {
-            token_id: Look(push_of_token, found[token_id], done)
+        measured_in_step = {
+            token_id: SoFar(push_of_token, found[token_id], done)
             for token_id, push_of_token in zip(ids, push.of_each(), strict=True)
         }
-        looks |= looks_of_step
+        so_far |= measured_in_step
         if announcer is not None:
-            announcer.announce(stage_name, looks_of_step)
-        next_ids = _find_ids_that_may_push(looks_of_step, thresholds).union(ids_in_all)
+            announcer.announce(stage_name, measured_in_step)
+        if thresholds is None:  # this was the only step
+            break
+        next_ids = _find_ids_that_may_push(measured_in_step, thresholds).union(ids_in_all)
         if done < _DOCUMENTS_FOR_DISPLAYED:
-            largest_first = sorted(ids, key=lambda token_id: -looks[token_id].push.value)
+            largest_first = sorted(ids, key=lambda token_id: -so_far[token_id].push.value)
             next_ids |= set(largest_first[:displayed_count])
         remaining = [token for token in remaining if token.id in next_ids]
         if not remaining:
             break
-    ordered_ids = sorted(looks)
+    ordered_ids = sorted(so_far)
     found_shares = [np.mean(found[token_id]) if found[token_id] else np.nan for token_id in ordered_ids]
     return InDocuments(
         ids=np.array(ordered_ids, dtype=np.int64),
-        push=Intervals.of_tokens([looks[token_id].push for token_id in ordered_ids]),
+        push=Intervals.of_tokens([so_far[token_id].push for token_id in ordered_ids]),
         found=np.array(found_shares, dtype=np.float64),
         queries=np.array([len(found[token_id]) for token_id in ordered_ids], dtype=np.int64),
-        documents=np.array([looks[token_id].documents for token_id in ordered_ids], dtype=np.int64),
+        documents=np.array([so_far[token_id].documents for token_id in ordered_ids], dtype=np.int64),
         found_without=float(panel.is_found.mean()),
     )
 
 
-def _find_ids_that_may_push(looks: Mapping[int, Look], thresholds: Mapping[int, float]) -> set[int]:
-    """Sequential halving (Karnin et al. 2013, "Almost optimal exploration in multi-armed bandits").
+def _find_ids_that_may_push(so_far: Mapping[int, SoFar], thresholds: Mapping[int, float]) -> set[int]:
+    """Return the ids of the tokens to measure in further documents.
 
-    But no token is left out that reaches its threshold so far. So every look but the last can only drop
-    tokens: one that is dropped stays below its threshold, and a verdict of sticky rests on all documents.
+    These are all tokens whose push reaches its threshold so far, and of the quarter with the largest push, in
+    relation to the threshold, those whose interval reaches it. This is sequential halving (Karnin et al.
+    2013, "Almost optimal exploration in multi-armed bandits"), except that no token that reaches its
+    threshold is dropped. So whether a token is sticky by its push is decided by all documents.
     """
-    largest_first = sorted(looks, key=lambda token_id: -looks[token_id].push.value / thresholds[token_id])
-    largest = largest_first[: math.ceil(_KEPT_SHARE * len(looks))]
+    largest_first = sorted(so_far, key=lambda token_id: -so_far[token_id].push.value / thresholds[token_id])
+    largest = largest_first[: math.ceil(_KEPT_SHARE * len(so_far))]
     # A push of NaN counts as reaching, because nothing is known yet; so the condition is not ``>=``.
-    reaching = {token_id for token_id in looks if not looks[token_id].push.value < thresholds[token_id]}
-    possible = {token_id for token_id in largest if looks[token_id].push.high >= thresholds[token_id]}
+    reaching = {token_id for token_id in so_far if not so_far[token_id].push.value < thresholds[token_id]}
+    possible = {token_id for token_id in largest if so_far[token_id].push.high >= thresholds[token_id]}
     return reaching | possible
 
 
 def join_documents(of_tokens: Sequence[InDocuments | None]) -> InDocuments | None:
-    """Join the results of different tokens in the same documents; None if there are none."""
+    """Join the results of different tokens in the same documents; None if all of them are None."""
     results = [result for result in of_tokens if result is not None]
     if not results:
         return None
@@ -515,13 +527,14 @@ def join_documents(of_tokens: Sequence[InDocuments | None]) -> InDocuments | Non
 def bound_hidden_share(found: int, queries: int, found_without: float, confidence: float) -> float:
     """Return the share of queries that surely lose their document to copies of a token.
 
-    It is 0.4 if, by the upper end of the interval, at most 60% of those that find it without copies still do.
-    So the copies act like ones that erase 40%.
+    The share is 0.4 if, by the upper end of the interval, at most 60% of the queries that find their document
+    without copies still find it. It is compared with the threshold for the erased share: such copies act like
+    copies that erase 40%.
 
-    An erased share is relative to copies of the ordinary token, which hide documents a little, too. This
-    share is relative to documents without copies, where there are no ordinary copies to compare with: special
-    tokens are announced before any other is measured, and copies that a repaired tokenizer splits are longer
-    than ordinary ones.
+    An erased share is relative to copies of the ordinary token, which hide documents a little, too. The share
+    of hidden queries is relative to documents without copies, because where it is used there are no ordinary
+    copies to compare with: special tokens are announced before any other token is measured, and copies that a
+    repaired tokenizer splits are longer than ordinary copies.
 
     Args:
         found: number of queries that find the document that answers them.
@@ -536,10 +549,10 @@ def bound_hidden_share(found: int, queries: int, found_without: float, confidenc
 
 
 class Announcer:
-    """Reports special tokens as soon as the interval of what they do lies beyond the threshold.
+    """Reports each special token as soon as the whole interval of what it does lies beyond the threshold.
 
-    A later look may deny what an earlier one says, so that a token only *may* push until all documents have
-    been searched. Whether one hides documents is decided by its erased share, which is measured later.
+    More documents may deny what a few documents show, so that a token only *may* push until it has been
+    measured in all. Whether a token hides documents is decided by its erased share, which is measured later.
 
     Args:
         tokens: the tokens that are measured.
@@ -566,32 +579,36 @@ class Announcer:
         self._progress = progress
         self._announced_ids: set[int] = set()
 
-    def announce(self, stage: str, looks: Mapping[int, Look]) -> None:
-        """Announce the tokens that push or may hide documents, and that no earlier call has announced."""
-        for token_id, look in looks.items():
+    def announce(self, stage: str, measured: Mapping[int, SoFar]) -> None:
+        """Announce the tokens that push or may hide documents, and that no earlier call has announced.
+
+        ``measured`` has all tokens that were measured in the stage, keyed by token id.
+        """
+        for token_id, so_far in measured.items():
             if token_id in self._announced_ids:
                 continue
-            is_last = look.documents == self._document_count
-            pushes = "pushes" if is_last else "may push"
-            searched = f"{look.documents} documents" if is_last else f"{look.documents} documents so far"
+            in_all = so_far.documents == self._document_count
+            pushes = "pushes" if in_all else "may push"
+            searched = f"{so_far.documents} documents" if in_all else f"{so_far.documents} documents so far"
             text = quoted(self._text_of_token[token_id])
             note = ""
             token_thresholds = thresholds_of(self._vector_deviations.get(token_id), self._settings)
-            if look.push.low >= token_thresholds[PUSH.key]:
-                interval = PUSH.interval(look.push.low, look.push.high)
+            push = so_far.push
+            if push.low >= token_thresholds[PUSH.key]:
+                interval = PUSH.interval(push.low, push.high)
                 note = (
-                    f"{text} {pushes}: {COPIES} copies put a document into {PUSH.text(look.push.value)} as "
-                    f"many wrong results ({interval}, {searched})"
+                    f"{text} {pushes}: {COPIES} copies put a document into {PUSH.text(push.value)} as many "
+                    f"wrong results ({interval}, {searched})"
                 )
-            elif self._bound_hidden(look.found) >= token_thresholds[ERASED.key]:
+            elif self._bound_hidden(so_far.found) >= token_thresholds[ERASED.key]:
                 note = (
-                    f"{text} may hide documents: with {COPIES} copies, {sum(look.found)} of "
-                    f"{len(look.found)} queries find the document that answers them "
+                    f"{text} may hide documents: with {COPIES} copies, {sum(so_far.found)} of "
+                    f"{len(so_far.found)} queries find the document that answers them "
                     f"({percent(self._found_without)} without, {searched})"
                 )
             if note:
                 self._announced_ids.add(token_id)
-                self._progress(Progress(stage, len(looks), len(looks), note=note, unit="tokens"))
+                self._progress(Progress(stage, len(measured), len(measured), note=note, unit="tokens"))
 
     def _bound_hidden(self, found: Sequence[int]) -> float:
         return bound_hidden_share(sum(found), len(found), self._found_without, self._settings.confidence)
@@ -616,9 +633,9 @@ def predict_push(effects: Effects, panel: DocumentPanel) -> NDArray[np.float64]:
 
     With copies, the similarity of a document to a query is (1 - k) times that without, plus the dot product
     of the query and the pull p; see `stickytoken.methods.statistics.Effects`. The pull was fitted to vectors
-    of length 1. If vectors of other lengths are compared by their dot product, it is multiplied by the length
-    of the document's, which copies are taken not to change. Copies in a sentence do more than in a document,
-    so the prediction only ranks tokens.
+    of length 1. If vectors of other lengths are compared by their dot product, the pull is multiplied by the
+    length of the document's vector, and copies are assumed not to change this length. Copies do more in a
+    sentence than in a document, so the prediction only ranks tokens.
 
     The similarity of the panel must be one of `PREDICTABLE`.
     """

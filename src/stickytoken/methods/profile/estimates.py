@@ -41,7 +41,7 @@ class RoundResults:
 
     Attributes:
         effects: contraction and pull of each token, fitted to all carriers together.
-        contractions: contraction of each token in each carrier, shape (T, K); NaN where it was not measured.
+        contractions: contraction of each token in each carrier, shape (T, K).
         copies_seen: number of copies that the tokenizer recognized in each text, shape (T, K); None if they
             were not counted.
     """
@@ -111,24 +111,6 @@ def join_tokens(first: RoundResults, second: RoundResults) -> RoundResults:
         contractions=join(first.contractions, second.contractions),
         copies_seen=copies_seen,
     )
-
-
-def add_carriers(first: RoundResults, more: RoundResults) -> RoundResults:
-    """Return ``first`` with the carriers of ``more`` as further columns.
-
-    ``more`` has measured only some of the tokens of ``first``. Every other token has NaN contractions and 0
-    copies in the further columns. ``effects`` remain those of ``first``.
-    """
-    rows = first.rows_of(more.ids)
-    further_contractions = np.full((len(first.ids), more.contractions.shape[1]), np.nan)
-    further_contractions[rows] = more.contractions
-    contractions = np.hstack([first.contractions, further_contractions])
-    copies_seen = None
-    if first.copies_seen is not None and more.copies_seen is not None:
-        further_copies = np.zeros(further_contractions.shape, dtype=first.copies_seen.dtype)
-        further_copies[rows] = more.copies_seen
-        copies_seen = np.hstack([first.copies_seen, further_copies])
-    return replace(first, contractions=contractions, copies_seen=copies_seen)
 
 
 @dataclass(frozen=True)
@@ -217,7 +199,7 @@ def estimate(measured: MeasuredJob) -> TokenNumbers:
     is_confirmed[confirmed_rows] = True
     screening_count = screened.contractions.shape[1]
     carrier_counts = np.full(len(screened.ids), screening_count)
-    carrier_counts[confirmed_rows] = (~np.isnan(confirmed.contractions)).sum(axis=1)
+    carrier_counts[confirmed_rows] = confirmed.contractions.shape[1]
     measures = RuleInputs(
         ids=screened.ids,
         erased=as_erased_shares(beyond_ordinary_token, ordinary_contraction),

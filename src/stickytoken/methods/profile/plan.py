@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stickytoken.data import Sentences
 from stickytoken.encoders.protocol import Encoder, capabilities_of, require_ids
 from stickytoken.errors import InputError
 from stickytoken.insertion import Placement
@@ -15,33 +16,32 @@ from stickytoken.methods.base import Job
 from stickytoken.methods.profile import documents, texts
 from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.settings.profile import Measuring, ProfileSettings
-from stickytoken.vocabulary import special_tokens
+from stickytoken.vocabulary import Vocabulary, special_tokens
 
-# Number of random tokens that are inserted into all carriers; and in a run over few tokens, the smallest
-# number, and for how many tokens it has one. They are used to choose the few carriers that represent all, to
-# measure the error of estimates from these few carriers, and to define the ordinary token. The standard error
-# of their median is about a tenth of the standard deviation over tokens with 128 pilots, a fifth with 32.
+# Number of random tokens that are inserted into all carriers. In a run over few tokens, there is one pilot
+# for every `_TOKENS_PER_PILOT` tokens, but at least `LEAST_PILOTS`. Pilots are used to choose the few
+# carriers that represent all, to measure the error of estimates from these few carriers, and to define the
+# ordinary token. The standard error of their median is about a tenth of the standard deviation over tokens
+# with 128 pilots, a fifth with 32.
 PILOT_TOKENS = 128
-_LEAST_PILOTS = 32
+LEAST_PILOTS = 32
 _TOKENS_PER_PILOT = 8
 # Number of tokens that may be measured closely even if the budget allows fewer.
 LEAST_CONFIRMED = 100
-# Smallest number of carriers in which tokens are confirmed.
-LEAST_CONFIRMING = 4
-# Number of tokens in a batch of the confirming round; and in a run over few tokens, the smallest number, and
-# for how many tokens it has one. With smaller batches, a GPU would often be idle. With larger ones, the last
-# batch would cost more texts, although it only shows that the round can end.
+# Number of tokens in a batch of the confirming round, and in a run over few tokens. With smaller batches, a
+# GPU would often be idle. With larger batches, the last one would cost more texts, although it only shows
+# that the round can end: more than a tenth of all texts of a run over 300 tokens.
 CONFIRMING_BATCH = 64
-_LEAST_BATCH = 16
-_TOKENS_PER_CONFIRMED = 16
-# Number of tokens that erase most, and of tokens that are expected to push most, to measure in documents; and
-# in a run over few tokens, the smallest number and for how many tokens it has one. The expectation from
-# sentences has a rank correlation of about 0.5 with the push of random tokens.
+_SMALL_BATCH = 16
+# Number of tokens that erase most, and of tokens that are expected to push most, to measure in documents. In
+# a run over few tokens, there is one of each for every `_TOKENS_PER_SUSPECT` tokens, but at least
+# `_LEAST_SUSPECTS`. The expectation from sentences has a rank correlation of about 0.5 with the push of
+# random tokens.
 _MOST_SUSPECTS = 40
 _LEAST_SUSPECTS = 10
 _TOKENS_PER_SUSPECT = 32
-# One in so many random tokens is measured in all documents. Together, they are the ordinary token there. In a
-# run over few tokens, all random ones are, in as many documents as each is measured in.
+# Step between the pilots that are measured in all documents. Together, these pilots are the ordinary token
+# there.
 _ORDINARY_STEP = 16
 # Key of the random generator that draws the pilots.
 _PILOTS_KEY = 2
@@ -78,7 +78,7 @@ def _scale_count(job: Job[ProfileSettings], most: int, least: int, tokens_per_on
 
 def tokens_per_batch(job: Job[ProfileSettings]) -> int:
     """Return the number of tokens in a batch of the confirming round."""
-    return _scale_count(job, CONFIRMING_BATCH, _LEAST_BATCH, _TOKENS_PER_CONFIRMED)
+    return _SMALL_BATCH if documents.measures_few_tokens(job) else CONFIRMING_BATCH
 
 
 def suspects_needed(job: Job[ProfileSettings]) -> int:
@@ -88,27 +88,21 @@ def suspects_needed(job: Job[ProfileSettings]) -> int:
 
 def pilots_needed(job: Job[ProfileSettings]) -> int:
     """Return the number of random tokens that are inserted into all carriers."""
-    return _scale_count(job, PILOT_TOKENS, _LEAST_PILOTS, _TOKENS_PER_PILOT)
+    return _scale_count(job, PILOT_TOKENS, LEAST_PILOTS, _TOKENS_PER_PILOT)
 
 
 def ordinary_tokens(job: Job[ProfileSettings], pilots: Sequence[int]) -> Sequence[int]:
-    """Return the pilots that are the ordinary token in documents."""
+    """Return the pilots whose median push is that of the ordinary token.
+
+    In a run over few tokens, these are all pilots, each measured in as many documents as its push requires.
+    To measure some of them in all documents would make such a run a fifth longer.
+    """
     return pilots if documents.measures_few_tokens(job) else pilots[::_ORDINARY_STEP]
 
 
 def carriers_needed(settings: ProfileSettings) -> int:
     """Return the number of carriers that a run needs: its screening carriers plus its confirming carriers."""
     return settings.screening_texts + settings.confirming_texts
-
-
-def carriers_at_first(job: Job[ProfileSettings]) -> int:
-    """Return the number of carriers in which all confirmed tokens are measured, with the screening carriers.
-
-    In a run over few tokens, the others get only those whose interval then reaches their threshold.
-    """
-    if not documents.measures_few_tokens(job):
-        return carriers_needed(job.settings)
-    return job.settings.screening_texts + max(LEAST_CONFIRMING, job.settings.confirming_texts // 2)
 
 
 def tokens_to_confirm(settings: ProfileSettings, token_count: int) -> int:
@@ -124,46 +118,48 @@ def tokens_to_confirm(settings: ProfileSettings, token_count: int) -> int:
 def most_texts_to_confirm(settings: ProfileSettings, token_count: int) -> int:
     """Return how many texts a run over these tokens encodes at most after its screen.
 
-    Tokens with unusual vectors are measured in documents too. They aren't counted, because whoever pays for
-    texts has no vectors.
+    It is for models behind an endpoint, where texts cost money. So tokens with unusual vectors, which are
+    measured in documents too, aren't counted: such models have no token vectors.
     """
     confirming_texts = min(token_count, tokens_to_confirm(settings, token_count)) * settings.confirming_texts
-    if token_count < documents.FEW_TOKENS:  # the pilots may be measured in the later half of the carriers
-        confirming_texts += PILOT_TOKENS * settings.confirming_texts // 2
     suspects = token_count
     if settings.documents is not Measuring.ALL and token_count > PILOT_TOKENS:
-        suspects = min(token_count, 2 * _MOST_SUSPECTS)  # those that erase most, and those that may push most
+        # Tokens that erase most, and tokens that may push most.
+        suspects = min(token_count, 2 * _MOST_SUSPECTS)
     most_documents = documents.DOCUMENT_COUNTS[-1]
     return confirming_texts + (PILOT_TOKENS + suspects) * most_documents
 
 
 def choose_texts(
-    job: Job[ProfileSettings],
+    encoder: Encoder,
+    settings: ProfileSettings,
+    corpus: Sentences,
+    vocabulary: Vocabulary,
     *,
-    carriers: int | None = None,
+    carriers: int,
+    pilots: int,
+    few_documents: bool,
     is_allowed: Callable[[str], bool] | None = None,
 ) -> ProfilePlanRecord:
-    """Choose the texts and the pilots of a run.
+    """Choose the texts and the pilots of a run, or of a recheck of its model.
 
     Args:
-        job: provides the model, corpus, vocabulary, tokens and settings.
-        carriers: number of carriers. If ``carriers`` is None, as many carriers are chosen as the rounds need.
-        is_allowed: returns whether a text may be used: whether a run has not used it. If ``is_allowed`` is
-            None, all texts may be used.
+        encoder: the model.
+        settings: settings of the run.
+        corpus: the texts to choose from; if it is the bundled one, in addition to the bundled kinds of text.
+        vocabulary: vocabulary of the model, from which the pilots are drawn.
+        carriers: number of carriers.
+        pilots: number of pilots.
+        few_documents: whether only the documents that receive copies are searched.
+        is_allowed: returns whether a text may be used. A recheck uses no text that the run has used. If
+            ``is_allowed`` is None, all texts may be used.
 
     Raises:
-        InputError: the corpus has too few usable texts, or the tokenizer reads the copies of every token in
-            the job as other entries.
+        InputError: the corpus has too few usable texts.
         ModelError: the model cannot insert copies as the settings say, or not compute in their precision.
     """
-    encoder = job.encoder
-    settings = job.settings
-    corpus = job.sentences
-    _require_spelled_tokens(job)
     probes.require_insertion(encoder, settings.inserted_as)
     _require_screening_precision(encoder, settings)
-
-    needed = carriers_needed(settings) if carriers is None else carriers
     groups = texts.group_texts(encoder, corpus)
     if is_allowed is not None:
         groups = texts.keep_allowed(groups, is_allowed)
@@ -174,16 +170,19 @@ def choose_texts(
             )
     # With the bundled corpus, carriers are its shortest texts. Others are as long as these, so that the
     # thresholds mean the same.
-    length = None if corpus.bundled else texts.length_of_bundled_carriers(encoder, settings, needed)
+    length = None if corpus.bundled else texts.length_of_bundled_carriers(encoder, settings, carriers)
     return ProfilePlanRecord(
-        carriers=texts.choose_carriers(encoder, settings, groups, needed, corpus.source, length),
-        pilots=_draw_pilots(job),
+        carriers=texts.choose_carriers(encoder, settings, groups, carriers, corpus.source, length),
+        pilots=_draw_pilots(vocabulary, pilots, settings.seed),
         call_noise=capabilities_of(encoder).noise,
-        documents=documents.plan_documents(job, is_allowed),
+        documents=documents.plan_documents(
+            encoder, corpus, settings.seed, few_documents=few_documents, is_allowed=is_allowed
+        ),
     )
 
 
-def _require_spelled_tokens(job: Job[ProfileSettings]) -> None:
+def require_spelled_tokens(job: Job[ProfileSettings]) -> None:
+    """Raise an InputError if the tokenizer reads the copies of every token of the job as other entries."""
     # Special tokens are measured in every run, whether the user named them or not.
     special = special_tokens(job.vocabulary, job.encoder.tokenizer)
     ordinary = [token for token in job.tokens if token not in special]
@@ -202,7 +201,7 @@ def _require_screening_precision(encoder: Encoder, settings: ProfileSettings) ->
         reader_of_ids.at(settings.screen_precision)  # only for the error that it may raise
 
 
-def _draw_pilots(job: Job[ProfileSettings]) -> list[int]:
-    spelled = [token.id for token in job.vocabulary.available if token.id not in job.vocabulary.unspelled]
-    order = np.random.default_rng([job.settings.seed, _PILOTS_KEY]).permutation(spelled)
-    return sorted(order[: pilots_needed(job)].tolist())
+def _draw_pilots(vocabulary: Vocabulary, count: int, seed: int) -> list[int]:
+    spelled = [token.id for token in vocabulary.available if token.id not in vocabulary.unspelled]
+    order = np.random.default_rng([seed, _PILOTS_KEY]).permutation(spelled)
+    return sorted(order[:count].tolist())

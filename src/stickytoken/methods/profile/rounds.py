@@ -2,10 +2,9 @@
 
 Special tokens are measured in documents before anything else: they are few, and the first that anyone tries.
 In the next round, random tokens (the pilots) are inserted into all carriers. Then all tokens are inserted
-into a few of the carriers, and those most likely to reach the threshold into all others, in batches. This
-ends after a batch in which no token can still reach its threshold, if no remaining token may reach it by the
-estimate from the few carriers, or when the budget is used up. At last, the tokens that may push are measured
-in documents.
+into a few of the carriers, and the tokens most likely to reach the threshold into all other carriers, in
+batches. The batches end when no token is expected to reach its threshold any more (see `confirm_in_batches`),
+or when the budget is used up. At last, the tokens that may push are measured in documents.
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ from stickytoken.methods.profile.estimates import (
     Ids,
     MeasuredJob,
     RoundResults,
-    add_carriers,
     deviations_of,
     estimate,
     join_tokens,
@@ -49,10 +47,12 @@ from stickytoken.methods.profile.estimates import (
 )
 from stickytoken.methods.profile.plan import (
     Cell,
-    carriers_at_first,
+    carriers_needed,
     cells,
     choose_texts,
     ordinary_tokens,
+    pilots_needed,
+    require_spelled_tokens,
     suspects_needed,
     tokens_per_batch,
     tokens_to_confirm,
@@ -95,10 +95,21 @@ def make_plan(job: Job[ProfileSettings], runner: Runner) -> ProfilePlanRecord:
     """Choose the texts and the pilots of a run, and make sure that copies can change the texts.
 
     Raises:
-        InputError: see `plan.choose_texts`; or the model gives all texts the same vector.
+        InputError: see `plan.choose_texts` and `plan.require_spelled_tokens`; or the model gives all texts
+            the same vector.
+        ModelError: see `plan.choose_texts`.
     """
     del runner  # no token is measured yet
-    plan = choose_texts(job)
+    require_spelled_tokens(job)
+    plan = choose_texts(
+        job.encoder,
+        job.settings,
+        job.sentences,
+        job.vocabulary,
+        carriers=carriers_needed(job.settings),
+        pilots=pilots_needed(job),
+        few_documents=documents.measures_few_tokens(job),
+    )
     vectors = unit_vectors(job.encoder.encode(plan.carriers))
     are_different = ~np.eye(len(vectors), dtype=np.bool_)  # all pairs of carriers but those on the diagonal
     similarities = (vectors @ vectors.T)[are_different]
@@ -117,27 +128,27 @@ def _measure_special_tokens(
     runner: Runner,
     vector_deviations: Mapping[int, float] | None,
 ) -> InDocuments | None:
-    """Measure the job's special tokens in documents, in few at first; None if it has none.
+    """Measure the job's special tokens in documents, at first in few. The result is None if it has none.
 
-    The progress of the runner shows those that push or hide documents as soon as this is known.
+    The progress of the runner shows which of them push or hide documents, as soon as this is known.
     """
     special = special_tokens(job.vocabulary, job.encoder.tokenizer)
-    # Without those whose copies the tokenizer reads as other entries.
+    # A special token whose copies the tokenizer reads as other entries is not measured.
     special_ids = {token.id for token in special} - set(job.vocabulary.unspelled)
     tokens = [token for token in job.tokens if token.id in special_ids]
     if not tokens:
         return None
-    # Any of them may have an unusual vector, so the lower threshold (that of an infinite deviation) decides
-    # which are measured further.
+    # Any of these tokens may have an unusual vector. So the lower threshold, that of an infinite deviation,
+    # decides which tokens are measured in further documents.
     lowered = float(thresholds(np.inf, job.settings)[PUSH.key])
     announcer = Announcer(tokens, vector_deviations, job.settings, panel, runner.progress)
     in_documents = measure_in_documents(
         panel,
         runner,
         tokens,
-        dict.fromkeys(special_ids, lowered),
         job.settings,
         documents.SPECIAL,
+        thresholds=dict.fromkeys(special_ids, lowered),
         announcer=announcer,
     )
     announcer.finish()
@@ -168,7 +179,8 @@ def measure_rounds(
         The measurements of all tokens in the screening carriers, of the pilots and the confirmed tokens in
         the other carriers, and of special and suspicious tokens in documents.
     """
-    panel = documents.encode_documents(job, plan.documents, runner)
+    insertion = job.settings.inserted_as
+    panel = documents.encode_documents(job.encoder, job.sentences, plan.documents, runner, insertion)
     special = None if panel is None else _measure_special_tokens(job, panel, runner, vector_deviations)
     special_ids = set() if special is None else set(special.ids.tolist())
     measured = _measure_in_carriers(
@@ -177,7 +189,7 @@ def measure_rounds(
     if panel is None:
         return measured
     suspects = _measure_suspects(measured, panel, runner, special, measure_all=confirm_all)
-    if special is not None:  # those that erase have been measured again, in all documents
+    if special is not None:  # special tokens that erase have been measured again, in all documents
         special = special.without(suspects.ids)
     return replace(measured, in_documents=join_documents([special, suspects]))
 
@@ -217,12 +229,10 @@ def _measure_in_carriers(
         rows = runner(stage, tokens_of_stage, precision=precision, carrier_texts=stage.carrier_texts)
         return read_corrected_measurements(rows, stage, job.encoder)
 
-    # Carriers are named by their indices in the plan. There are others only in a run over few tokens.
-    first_carriers = list(range(carriers_at_first(job)))
-    other_carriers = list(range(len(first_carriers), len(plan.carriers)))
-    pilots = measure(first_carriers, pilot_ids, Round.PILOT)
+    all_carriers = list(range(len(plan.carriers)))  # carriers are named by their indices in the plan
+    pilots = measure(all_carriers, pilot_ids, Round.PILOT)
     screening_carriers = _choose_screening_carriers(job, plan, pilots)
-    confirming_carriers = [carrier for carrier in first_carriers if carrier not in screening_carriers]
+    confirming_carriers = [carrier for carrier in all_carriers if carrier not in screening_carriers]
     screened_ids = np.union1d(job_ids, pilot_ids)  # all tokens
     screened = measure(screening_carriers, screened_ids, Round.SCREEN, job.settings.screen_precision)
     measured = MeasuredJob(
@@ -230,9 +240,9 @@ def _measure_in_carriers(
         plan=plan,
         screening_carriers=screening_carriers,
         screened=screened,
-        # The pilots' contractions have been fitted to all first carriers together, those of other tokens are
-        # fitted to the confirming carriers alone. The difference does not matter: for all-MiniLM-L6-v2, it is
-        # 0.001, and an interval reaches 0.04 to each side.
+        # The pilots' contractions have been fitted to all carriers together, those of other tokens are fitted
+        # to the confirming carriers alone. The difference does not matter: for all-MiniLM-L6-v2, it is 0.001,
+        # and an interval reaches 0.04 to each side.
         confirmed=pilots.in_carriers(confirming_carriers),
         unconfirmed=0,
         vector_deviations=vector_deviations,
@@ -242,41 +252,31 @@ def _measure_in_carriers(
     # The pilots have already been measured in the confirming carriers.
     unconfirmed_ids = np.setdiff1d(job_ids, pilot_ids)
     if not confirm_all:
-        measured = confirm_in_batches(
+        return confirm_in_batches(
             measured,
             unconfirmed_ids,
             tokens_to_confirm(job.settings, len(job_ids)),
             measure_batch,
             first_ids=sorted(special_ids),
         )
-    elif len(unconfirmed_ids):  # there may be none but the pilots
-        confirmed = measure_batch(unconfirmed_ids, confirming_stage(batch=1))
-        measured = replace(measured, confirmed=join_tokens(measured.confirmed, confirmed))
-    # A token that may reach its threshold is also measured in the other carriers, and judged by all of them
-    # together. If the first carriers alone could flag a token, each token would have two chances to be
-    # flagged by accident.
-    measures = estimate(measured).measures_of(job_ids)
-    may_reach = measures.confirmed & verdict.may_erase_enough(measures, job.settings)
-    if other_carriers and may_reach.any():
-        further_ids = np.union1d(job_ids[may_reach], pilot_ids)  # the pilots are what they are compared with
-        further = measure(other_carriers, further_ids, f"{Round.CONFIRM}-further")
-        measured = replace(measured, confirmed=add_carriers(measured.confirmed, further))
-    return measured
+    if not len(unconfirmed_ids):  # all tokens of the job are pilots
+        return measured
+    confirmed = measure_batch(unconfirmed_ids, confirming_stage(batch=1))
+    return replace(measured, confirmed=join_tokens(measured.confirmed, confirmed))
 
 
 def _choose_screening_carriers(
     job: Job[ProfileSettings], plan: ProfilePlanRecord, pilots: RoundResults
 ) -> list[int]:
     count = job.settings.screening_texts
-    measured_count = pilots.contractions.shape[1]  # a small run measures pilots in the first carriers only
-    carriers = plan.carriers[:measured_count]
+    carriers = plan.carriers
     # The length includes the copies, whose number differs between carriers.
     lengths_without_copies = [len(ids) for ids in job.encoder.content_ids(carriers)]
     copies = [cell.copies for cell in cells(job.settings, len(carriers))]
     lengths = np.array(lengths_without_copies) + np.array(copies)
     ordinary_contractions = np.median(pilots.contractions, axis=0)
     candidate_count = max(count, int(_SCREENING_CANDIDATE_SHARE * len(carriers)))
-    # Those that ordinary copies erase least: the effects of other tokens stand out in them.
+    # The carriers that ordinary copies erase least: the effects of other tokens stand out in them.
     candidates = np.argsort(ordinary_contractions, kind="stable")[:candidate_count]
     # They are indices in the plan.
     return texts.representative_carriers(pilots.contractions, lengths, candidates, count)
@@ -338,15 +338,15 @@ def _measure_suspects(
 ) -> InDocuments:
     """Measure in documents the tokens that may push, and those that erase so much that they are sticky.
 
-    Special tokens have already been measured there, in few documents if they don't push. Those that erase are
-    measured again, in all.
+    Special tokens have already been measured in documents, in few if they don't push. Those that erase are
+    measured again, in all documents.
     """
     job = measured.job
     tokens = _index_tokens(job)
     job_ids = _list_judged_ids(job)
     measures = estimate(measured).measures_of(job_ids)
     verdicts = verdict.apply_rule(measures, job.settings).verdicts
-    # These measures have no push, so a token that is sticky by them is so because it erases.
+    # The measures have no push yet, so a token that is sticky by them is sticky because it erases.
     is_erasing = [token_verdict == "sticky" for token_verdict in verdicts]
     erasing_ids = job_ids[is_erasing].tolist()
     suspect_ids = _choose_suspects(measured, panel, measure_all=measure_all).union(erasing_ids)
@@ -354,9 +354,9 @@ def _measure_suspects(
     # many documents.
     ids_in_all = set(erasing_ids)
     displayed_count = 0
-    # A run over few tokens spends its texts on those that may be sticky.
+    # A run over few tokens spends its texts on the tokens that may be sticky.
     if not documents.measures_few_tokens(job):
-        # Other tokens are compared with the ordinary ones, which are therefore measured as closely as any.
+        # All other tokens are compared with the ordinary tokens, which are therefore measured closely.
         ids_in_all |= set(ordinary_tokens(job, measured.plan.pilots))
         displayed_count = verdict.DISPLAYED
     if special is not None:
@@ -369,9 +369,9 @@ def _measure_suspects(
         panel,
         runner,
         [tokens[token_id] for token_id in ordered_ids.tolist()],
-        dict(zip(ordered_ids.tolist(), push_thresholds.tolist(), strict=True)),
         job.settings,
         _SUSPECTS,
+        thresholds=dict(zip(ordered_ids.tolist(), push_thresholds.tolist(), strict=True)),
         ids_in_all=ids_in_all,
         displayed_count=displayed_count,
     )

@@ -19,9 +19,10 @@ from stickytoken.settings.profile import ProfileSettings
 
 # Key of the random generator that draws carriers.
 _CARRIERS_KEY = 0
-# How many texts of a group are drawn and tokenized: so many for each that it may contribute, and so many
-# more. Tokenizing all texts of a large group would take long. Many texts drop out, and the more remain, the
-# nearer to the wanted length are the best. Any generous numbers would do.
+# How many texts of a group are drawn and tokenized: `_DRAWN_PER_TEXT` for each text that the group may
+# contribute, and `_DRAWN_MORE` in addition. Tokenizing all texts of a large group would take long. Many texts
+# drop out, and the more remain, the nearer to the wanted length are the best of them. Any generous numbers
+# would do.
 _DRAWN_PER_TEXT = 20
 _DRAWN_MORE = 440
 # Maximum number of tokens in a text that is used as a carrier unchanged. A longer text is shortened to its

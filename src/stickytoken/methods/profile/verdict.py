@@ -71,7 +71,7 @@ def apply_rule(tokens: RuleInputs, settings: ProfileSettings) -> Judged:
     reaches_push = push_low >= needed[PUSH.key]
     is_sticky = reaches_erased | reaches_push
 
-    # The severity depends on the full thresholds, also for tokens with lower ones.
+    # The severity depends on the full thresholds, also for a token that is sticky by the lower thresholds.
     is_serious = (erased_low >= settings.smallest_erased) | (push_low >= settings.smallest_push)
     # A user may set thresholds above the usual values of a severe token.
     severe_erased = max(ERASED.severe, settings.smallest_erased)
@@ -107,8 +107,9 @@ def order_to_confirm(
 ) -> NDArray[np.int64]:
     """Return the ids of all tokens in the order in which their erased shares are measured closely.
 
-    ``first_ids`` and the largest erased shares come first, because they are shown to the user. All others
-    follow in descending order of the upper end of the interval, relative to the threshold.
+    ``first_ids`` and the tokens with the largest erased shares come first, because they are shown to the
+    user. All other tokens follow in descending order of the upper end of the interval, divided by the
+    threshold.
     """
     first = [token_id for token_id in first_ids if token_id in screened.ids]
     most_erasing = ids_of_largest(screened.ids, screened.erased.value, DISPLAYED)
