@@ -29,6 +29,14 @@ def test_copies_of_a_flagged_word_in_a_row_are_one_span(text, copies):
     assert found(text) == [(copies, SpanKind.FLAGGED, 4)]
 
 
+@pytest.mark.parametrize(("copies", "fix"), [(2, Fix.UNSAFE), (3, Fix.SAFE), (8, Fix.SAFE)])
+def test_few_copies_in_a_row_are_found_and_three_are_no_ordinary_text(copies, fix):
+    """Two of a sticky token may hide a document, but also be a name, such as "Baden Baden"."""
+    row = " ".join(["able"] * copies)
+    (span,) = find_spans(f"the wings {row} of the plane", RULES)
+    assert (span.count, span.fix, span.is_certain) == (copies, fix, fix is Fix.SAFE)
+
+
 def test_copies_between_other_words_are_found_without_these_words():
     text = "flow of able the able the able the able the"
     spans = find_spans(text, RULES)
@@ -41,7 +49,7 @@ def test_copies_between_other_words_are_found_without_these_words():
     "text",
     [
         "She was able to sign the contract.",
-        "able able able",
+        "able",
         "very very very good",
         "0 0 0 0 0 0",
         "o, o, n, n, no, no, no, no, o, o, n, n",
@@ -95,8 +103,8 @@ def test_special_tokens_are_found_as_the_tokenizer_reads_them():
     assert [span_text for span_text, kind, _ in found(text)] == ["<|endoftext|>", "[SEP]", "[SEP]"]
 
 
-@pytest.mark.parametrize(("copies", "kind"), [(3, SpanKind.SPECIAL), (4, SpanKind.FLAGGED)])
-def test_four_copies_of_a_flagged_special_token_are_flagged_wherever_they_stand(copies, kind):
+@pytest.mark.parametrize(("copies", "kind"), [(2, SpanKind.SPECIAL), (3, SpanKind.FLAGGED)])
+def test_three_copies_of_a_flagged_special_token_are_flagged_wherever_they_stand(copies, kind):
     rules = CleaningRules(words=("[CLS]",), specials=("[CLS]", "[SEP]"))
     text = "[SEP] " + " of wings and of air ".join(["[CLS]"] * copies)
     expected = [("[SEP]", SpanKind.SPECIAL, 1), *[("[CLS]", kind, 1)] * copies]

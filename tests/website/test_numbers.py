@@ -146,6 +146,12 @@ def ratios(typed, *labels):
     return [typed[label]["ratio"] for label in labels]
 
 
+def counts(*labels):
+    """The number of copies in front, and in how many times as many searches a document then is."""
+    ratio_of = {row["label"]: row["ratio"] for row in result("typed_counts")["rows"]}
+    return [int(labels[0].split()[0]), *(ratio_of[label] for label in labels)]
+
+
 def found(*labels):
     return [TYPED_MINILM[label]["found"] for label in labels]
 
@@ -272,6 +278,21 @@ CLAIMS = {
         ("copies at the end | 1.66 | 3.70 | 0.97 | 1.52 | 1.42 |", top_tens(TYPED_MINILM, *AT_THE_END)),
         ("copies in front | 37% | 46% | 2% | 28% | 22% |", found(*IN_FRONT)),
         ("copies at the end | 37% | 42% | 25% | 36% | 34% |", found(*AT_THE_END)),
+        *(
+            (f"| {row} |", counts(*labels))
+            for row, *labels in (
+                ("1 | 1.57 | 0.76 | 0.87", "1 × [CLS]", "1 × ذ", "1 × an ordinary word"),
+                ("2 | 1.94 | 0.13 | 0.63", "2 × [CLS]", "2 × ذ", "2 × an ordinary word"),
+                ("3 | 2.26 | 0.03 | 0.59", "3 × [CLS]", "3 × ذ", "3 × an ordinary word"),
+                ("4 | 2.48 | 0.01 | 0.59", "4 × [CLS]", "4 × ذ", "4 × an ordinary word"),
+                ("8 | 2.69 | 0.03 | 0.51", "8 × [CLS]", "8 × ذ", "8 × an ordinary word"),
+                (
+                    "8, each followed by an everyday word | 1.79 | 0.03 |",
+                    "8 × [CLS], each before an ordinary word",
+                    "8 × ذ, each before an ordinary word",
+                ),
+            )
+        ),
         ("The paper lists 21 tokens", [PUBLISHED]),
         ("None of the other 20 reaches", [PUBLISHED - 1]),
         ("16 of the 21 push more", [*measured("parity-documents", "push: tokens above"), PUBLISHED]),

@@ -33,7 +33,7 @@ class SpanKind(StrEnum):
     FLAGGED = "flagged"
     """Copies of a flagged word or special token."""
     SPECIAL = "special"
-    """Text of a special token that isn't flagged or has fewer than four copies."""
+    """Text of a special token that isn't flagged or has fewer than three copies."""
     REPETITION = "repetition"
     """An unflagged word or phrase, repeated more often than in ordinary text."""
     SUSPECTED = "suspected"
@@ -95,7 +95,7 @@ class Span:
         first_end: Offset after the first copy. Cleaning keeps the first copy of a repetition.
         fix: Whether the span can be removed.
         is_special: Whether the span is the text of a special token. Its kind is ``flagged`` if the rules flag
-            the token and the text has at least four copies of such tokens, otherwise ``special``.
+            the token and the text has at least three copies of such tokens, otherwise ``special``.
 
     Examples:
         >>> from stickytoken.cleaning import CleaningRules, find_spans
@@ -115,8 +115,8 @@ class Span:
 
     @property
     def is_certain(self) -> bool:
-        """Whether the span is a special token or a run of a flagged word, which no ordinary text contains."""
-        is_run = self.kind is SpanKind.FLAGGED and self.count >= _copies.FEWEST_COPIES
+        """Whether the span is a special token or a run of a flagged word that no ordinary text contains."""
+        is_run = self.kind is SpanKind.FLAGGED and self.count >= _copies.FEWEST_CERTAIN
         return is_run or self.is_special
 
 
@@ -170,10 +170,10 @@ class SpanFinder:
         spans = list(self._find_specials(text, view.protected))
         if "&" in text:  # there may be entities, such as "&lt;"
             spans = _drop_overlaps([*spans, *self._find_specials_as_entities(text, view.text)])
-        # A few flagged special tokens are of the kind "special". If there are four or more, they are
-        # "flagged".
+        # One or two flagged special tokens, which a text about tokenizers may name, are of the kind
+        # "special". If there are more, they are "flagged".
         flagged_count = sum(span.what in self._flagged_specials for span in spans)
-        if flagged_count >= _copies.FEWEST_COPIES:
+        if flagged_count >= _copies.FEWEST_CERTAIN:
             for index, span in enumerate(spans):
                 if span.what in self._flagged_specials:
                     spans[index] = replace(span, kind=SpanKind.FLAGGED)
@@ -249,6 +249,8 @@ class SpanFinder:
         """
         markup = _copies.Document(text[start:end], self._reader)
         for run in _copies.find_flagged_runs(markup, self._flagged):
+            if len(run) < _copies.FEWEST_CERTAIN:
+                continue
             word = self._flagged[markup.keys[run.start]]
             run_start = start + markup.units.starts[run.start]
             run_end = start + markup.units.ends[run.stop - 1]
@@ -279,9 +281,10 @@ class SpanFinder:
                 repetitions.append(stretch)
         for run in runs:
             scattered.difference_update(run)
-            yield from self._find_flagged_spans(text, document, run, is_run=True)
+            is_certain = len(run) >= _copies.FEWEST_CERTAIN
+            yield from self._find_flagged_spans(text, document, run, is_certain=is_certain)
         for chain in document.chains(sorted(scattered)):
-            yield from self._find_flagged_spans(text, document, chain, is_run=False)
+            yield from self._find_flagged_spans(text, document, chain, is_certain=False)
         for stretch in repetitions:
             yield _make_repetition_span(text, document, stretch)
         unsuspected_keys = self._allowed_keys.union(self._flagged)
@@ -294,13 +297,13 @@ class SpanFinder:
             yield Span(start, end, SpanKind.SUSPECTED, document.keys[index], 1, end, fix)
 
     def _find_flagged_spans(
-        self, text: str, document: _copies.Document, chain: range, *, is_run: bool
+        self, text: str, document: _copies.Document, chain: range, *, is_certain: bool
     ) -> Iterator[Span]:
         """Yield the spans of flagged words that follow each other.
 
         ``document`` is the same text in units, with placeholders for markup; ``chain`` has the indices of the
-        flagged units, which are a run of at least four or, unless ``is_run``, fewer copies of a word that is
-        scattered over the text.
+        flagged units. They are a run that no ordinary text contains or, unless ``is_certain``, two in a row
+        or copies of a word that is scattered over the text.
         """
         units = document.units
         gaps = [document.gap(index) for index in chain[1:]]  # before each unit but the first
@@ -310,12 +313,12 @@ class SpanFinder:
         # another word.
         is_in_list = any("," in gap for gap in gaps) and _markup.is_in_brackets(document.text, start)
         is_data = is_in_list or _markup.is_in_row(document.text, start, end)
-        if not is_run:
+        if not is_certain:
             fills_cell = document.is_alone(chain.start)  # in a cell of a table, or on a line
             is_data = is_data or fills_cell or document.is_attached(chain)
         has_markup = any(_markup.UNTOUCHABLE in gap for gap in gaps)
         has_entity = any(document.has_entity(index) for index in chain)
-        fix = Fix.SAFE if is_run else Fix.UNSAFE
+        fix = Fix.SAFE if is_certain else Fix.UNSAFE
         if is_data or has_markup or has_entity:
             fix = Fix.NONE
         for piece in _divide_chain(document, chain, gaps):
