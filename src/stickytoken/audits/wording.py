@@ -53,7 +53,7 @@ DOCUMENT_COLUMNS = (
     Column("worse", "hurt for", 0),
 )
 TOKEN_QUESTION = "What do copies of a token do to these documents?"
-DOCUMENT_QUESTION = "Which documents have copies now?"
+DOCUMENT_QUESTION = "Which documents have copies already?"
 
 
 class Answer(NamedTuple):
@@ -158,7 +158,7 @@ def _describe_harm(audit: Audit, row: Mapping[str, Any]) -> str:
     if result.ordinary_push is None or result.ordinary_found is None or result.found_without is None:
         # No random token could be measured, or it is not known which documents answer a query.
         push = number(row["push"], _PUSH_DIGITS, PUSH.unit)
-        return f"{describe_push(row['token'], push)}; {_push_interval(row)}."
+        return f"{describe_push(row['token'], push)} ({_push_interval(row)})."
     harm = Harm(
         token=row["token"],
         push=row["push"],
@@ -169,8 +169,9 @@ def _describe_harm(audit: Audit, row: Mapping[str, Any]) -> str:
     )
     hidden, pushed = harm.shares  # both as shares of the way to a severe token, so that they compare
     if pushed > hidden:
-        return sentence(f"{harm.pushes}; {_push_interval(row)}")
-    return sentence(f"{harm.hides}; {_found_interval(row)}")
+        push = number(row["push"], _PUSH_DIGITS, PUSH.unit)
+        return sentence(f"{harm.pushes}; {push} has the {_push_interval(row)}")
+    return sentence(f"{harm.hides}; {percent(row['found'])} has the {_found_interval(row)}")
 
 
 def _push_interval(row: Mapping[str, Any]) -> str:
@@ -208,7 +209,7 @@ def document_conclusions(audit: Audit, *, names_documents: bool = True) -> list[
     # Such as "3 of 1,400 documents" and " (flagged token: 2, repetition: 1)".
     count, causes = document_counts(result.with_copies, result.searched, result.causes)
     verb = "has" if result.with_copies <= 1 else "have"  # "none of 5 documents has"
-    sentences = [f"{count[0].upper()}{count[1:]} {verb} copies now{causes}."]
+    sentences = [f"{count[0].upper()}{count[1:]} {verb} copies already{causes}."]
     is_suspected = pl.col("suspected_only")
     certain = audit.documents.filter(~is_suspected)
     if result.with_copies:
