@@ -226,7 +226,11 @@ def require_other_file(path: Path, others: Iterable[str | Path | None] = ()) -> 
         if other is None:
             continue
         if is_same_file(path, other):
-            raise InputError(f"{path} is the same file as {other}, which would be lost: pass another file")
+            replaced = "standard input" if str(other) == "-" else other
+            raise InputError(
+                f"writing {path} would replace {replaced}, which this command reads or writes too: pass "
+                "another file"
+            )
         if exists and file_path("an input", other).resolve() in target.parents:
             raise InputError(f"{path} is one of the documents in {other}: pass another file")
     if exists and _is_result(target):

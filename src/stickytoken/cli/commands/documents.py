@@ -279,7 +279,7 @@ def clean(
         raise typer.BadParameter("it needs --out, and neither --diff nor --format", param_hint="--quarantine")
     cleaner = _open_cleaner(rules, audit, allow, known, unsafe_fixes=unsafe_fixes)
     if rules_out is not None:  # it may be the rules file
-        require_file_place(rules_out, (file, allow, known))
+        require_file_place(rules_out, (file, allow, known, out, quarantine))
         cleaner.save(rules_out)
         rules_saved = f"{len(cleaner.rules.words):,} words, {len(cleaner.rules.specials):,} special tokens"
         console.inform(f"written: {rules_out} ({rules_saved})")
@@ -298,7 +298,7 @@ def clean(
                 removals.append({"id": document.id, "line": document.line, **asdict(removal), "text": text})
 
     if out is not None:
-        others = (rules if names_rules_file(rules) else None, allow, known, rules_out)
+        others = (rules if names_rules_file(rules) else None, allow, known)
         _require_places(source, out, quarantine, others)
         totals = _write_files(source, cleaner, out, quarantine, show)
     else:
