@@ -296,8 +296,8 @@ def _split_array(
 ) -> None:
     """Write the elements of a JSON array to two arrays: those that ``revise`` sets aside, and the others.
 
-    Both begin and end as the source does. Before every other element stands what stood before it there: a
-    comma with the white space around it.
+    Both arrays begin and end as the source does. Before each element but the first of an array stands what
+    stands before it in the source: a comma with the white space around it.
     """
     opening = None  # the bracket, with the white space around it
     begun: set[BinaryIO] = set()  # outputs that have an element
