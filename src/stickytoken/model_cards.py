@@ -11,7 +11,7 @@ from typing import Any
 
 from stickytoken.detection.run import Run
 from stickytoken.errors import InputError, RunError, reading
-from stickytoken.measurement import write_atomically
+from stickytoken.measurement import require_other_file, write_atomically
 from stickytoken.methods import wording
 from stickytoken.methods.measures import MEASURES, Measure
 from stickytoken.run_summary import Examined, RunSummary, rule_lines, short_headline
@@ -252,8 +252,8 @@ def write_block(block: str, card: str | Path) -> bool:
         Whether the file changed.
 
     Raises:
-        InputError: there is no such file, it is not UTF-8, or it does not have exactly one intact pair of
-            markers.
+        InputError: there is no such file, it is a file of a run, it is not UTF-8, or it does not have exactly
+            one intact pair of markers.
         RunError: the file cannot be read or written.
 
     Examples:
@@ -268,6 +268,7 @@ def write_block(block: str, card: str | Path) -> bool:
         path = path.resolve()  # write to the target of a symbolic link instead of replacing the link
         if not path.exists():
             raise InputError(f"there is no model card {card}: create the file first; it may be empty")
+        require_other_file(path)
         before = path.read_bytes()
         mode = stat.S_IMODE(path.stat().st_mode)
     after = with_block(before, block, str(card))

@@ -10,6 +10,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -22,8 +23,9 @@ from naming import says
 from stickytoken import Cleaner
 from stickytoken.cleaning.files import clean_document, clean_file
 from stickytoken.cli.app import app
-from stickytoken.data.documents import Document, NamedColumns, unicode_text
+from stickytoken.data.documents import Document, NamedColumns, open_documents, unicode_text
 from stickytoken.data.rewriting import cut, open_source
+from stickytoken.data.rows import Meter
 from stickytoken.scanning.scan import scan
 from stickytoken.settings.reading import Columns
 
@@ -400,6 +402,52 @@ def test_documents_are_set_aside_byte_for_byte(cleaner_file, write, tmp_path, na
     assert says(errors, "set aside", "special token:")
 
 
+# What stands before a record that is set aside, and the end of its line, in files that are written oddly.
+ODD = {
+    "unreadable rows before the first": (
+        "own.csv",
+        "id,text\n1,ragged,x\n\n2,air [SEP] flow\n3,one\n",
+        "id,text\n1,ragged,x\n\n3,one\n",
+        "id,text\n2,air [SEP] flow\n",
+    ),
+    "lines that end in a carriage return": (
+        "own.csv",
+        "id,text\r1,[SEP] x\r2,one\r",
+        "id,text\r2,one\r",
+        "id,text\r1,[SEP] x\r",
+    ),
+    "lines of text that do": ("own.txt", "[SEP] x\rone\r[SEP] y", "one\r", "[SEP] x\r[SEP] y\r"),
+    "no end of the last line": (
+        "own.csv",
+        "id,text\r\n1,one\r\n2,[SEP] x",
+        "id,text\r\n1,one\r\n",
+        "id,text\r\n2,[SEP] x\r\n",
+    ),
+    "no row": ("own.csv", "id,text\n1,one", "id,text\n1,one", "id,text\n"),
+    "an array": (
+        "own.json",
+        '\ufeff[\n {"text": "[SEP] x"},\n 5,\n {"text": "one" , "n": 1e0} ,\n {"text": "[SEP]"}\n]\n',
+        '\ufeff[\n 5,\n {"text": "one" , "n": 1e0}\n]\n',
+        '\ufeff[\n {"text": "[SEP] x"} ,\n {"text": "[SEP]"}\n]\n',
+    ),
+    "an array without others": ("own.json", '["[SEP] x", "[SEP]"]', "[]", '["[SEP] x", "[SEP]"]'),
+    "an array without any": ("own.json", '[ "one","two" ]', '[ "one","two" ]', "[  ]"),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_what_is_set_aside_is_a_file_of_its_own(cleaner_file, write, tmp_path, case):
+    name, content, kept, aside = ODD[case]
+    outputs = [tmp_path / f"kept-{name}", tmp_path / f"aside-{name}"]
+    path = write(name, content)
+    status, _, errors = command(cleaner_file, path, "--out", outputs[0], "--quarantine", outputs[1])
+    assert status == 0, errors
+    assert [output.read_bytes().decode() for output in outputs] == [kept, aside]
+    if name.endswith(".json"):
+        for output in outputs:
+            assert isinstance(json.loads(output.read_text("utf-8-sig")), list)
+
+
 def test_rows_of_parquet_are_set_aside(cleaner, tmp_path):
     path = tmp_path / "own.parquet"
     texts_of_rows = ["one", "air [SEP] flow", None, "two"]
@@ -506,6 +554,14 @@ def test_a_row_of_a_single_field_is_never_lost(cleaner_file, write):
     _, output, errors = command(cleaner_file, path)
     assert output == b'text\n""\nlast\n'
     assert says(errors, "1 document", "left")
+    path = write("own.tsv", f"text\n{scanned.copies()}\nlast\n")
+    _, output, errors = command(cleaner_file, path)
+    # In a TSV file without quoting, quotation marks would be the text.
+    assert output == b"text\n \nlast\n"
+    assert says(errors, "1 document", "left")
+    cleaned = write("cleaned.tsv", output)
+    assert [record.text for record in open_documents(cleaned, NamedColumns()).read(Meter())] == [" ", "last"]
+    assert pl.read_csv(cleaned, separator="\t")["text"].to_list() == [" ", "last"]
 
 
 def verification(errors):

@@ -126,6 +126,19 @@ def test_a_stream_closed_before_the_start_is_empty(closed_stream, command, small
 
 
 @pytest.mark.slow
+def test_documents_for_a_closed_stdout_are_an_error(scanned_run, write, tmp_path):
+    path = write("own.txt", "air [SEP] flow\n")
+    started = [sys.executable, "-c", MAIN, "clean", str(scanned_run), str(path)]
+    closing = "import os, sys; os.close(1); os.execv(sys.argv[1], sys.argv[1:])"
+    for options, status in (([], 1), (["--out", str(tmp_path / "out.txt")], 0)):
+        arguments = [sys.executable, "-c", closing, *started, *options]
+        ended = subprocess.run(arguments, stderr=subprocess.PIPE, text=True, check=False)
+        assert ended.returncode == status, ended.stderr
+        assert ("--out" in ended.stderr) == (status == 1)
+    assert (tmp_path / "out.txt").read_text() == "air flow\n"
+
+
+@pytest.mark.slow
 def test_a_reader_that_closes_early_ends_a_command_quietly(bert_folder, sentence_file, tmp_path):
     reader, writer = os.pipe()
     os.close(reader)

@@ -31,6 +31,19 @@ def rewritten(path, cuts_of, column=None):
     return output.getvalue()
 
 
+def split(path):
+    """What stays and what is set aside of a file if every second document goes."""
+    kept, aside = io.BytesIO(), io.BytesIO()
+    rewrite(
+        open_source(path, NamedColumns()),
+        kept,
+        lambda document: None if document.number % 2 else [[] for _ in document.parts],
+        lambda _: None,
+        set_aside=aside,
+    )
+    return kept.getvalue(), aside.getvalue()
+
+
 def first_character(text):
     return [(0, 1)] if text else []
 
@@ -45,16 +58,28 @@ def assert_first_characters_go(name, content):
             return
         assert rewritten(path, lambda _: []) == content
         before = records(path)
+        parts = split(path)
         path.write_bytes(rewritten(path, first_character))
         after = records(path)
+        records_of_parts = []
+        for part in parts:
+            path.write_bytes(part)
+            records_of_parts.append(records(path))
     assert len(after) == len(before)
     for old, new in zip(before, after, strict=True):
         assert type(new) is type(old)
         if isinstance(old, Document):
             assert (new.text, new.id, new.line) == (old.text[1:], old.id, old.line)
+    for record in before:  # a record that cannot be read stays
+        is_aside = isinstance(record, Document) and record.number % 2
+        found = records_of_parts[bool(is_aside)].pop(0)
+        assert type(found) is type(record)
+        if isinstance(record, Document):
+            assert found.text == record.text
+    assert records_of_parts == [[], []]
 
 
-@given(st.lists(st.sampled_from(["a", "b", " ", ",", ",", '"', '"', "\n", "\r\n"]), max_size=40))
+@given(st.lists(st.sampled_from(["a", "b", " ", ",", ",", '"', '"', "\n", "\r\n", "\r"]), max_size=40))
 @settings(max_examples=200)
 def test_rows_of_csv_are_quoted_in_every_way(parts):
     assert_first_characters_go("own.csv", b"id,text,url\n" + "".join(parts).encode() + b"\nx,y,z\n")
@@ -68,6 +93,7 @@ def test_rows_of_csv_are_quoted_in_every_way(parts):
         ('1,"""b",x', '1,"b",x'),
         ('1,"a"b,x', '1,"b",x'),
         ('1,"a\r\nb",x', '1,"\r\nb",x'),
+        ('1,"a\rb",x', '1,"\rb",x'),
         ("1,a,x", "1,,x"),
         ('1,a"b,x', '1,"""b",x'),
     ],
@@ -87,6 +113,7 @@ def test_a_file_without_quoting_gets_none(write):
 def test_strings_of_json_are_escaped_in_every_way(parts):
     line = json.dumps({"id": 1, "text": "".join(parts)})
     assert_first_characters_go("own.jsonl", line.encode() + b'\n{"text": "last"}\n')
+    assert_first_characters_go("own.json", b"[\n" + line.encode() + b',5 ,\n{"text": "last"}\n]\n')
 
 
 @pytest.mark.parametrize(

@@ -365,6 +365,24 @@ def test_a_failing_disk_is_named_wherever_it_shows_and_the_old_file_survives(
     assert names(tmp_path) == ["file.bin"]
 
 
+@pytest.mark.parametrize("name", ["tokens.parquet", "shards/pilot-000000.parquet", "cleaned.txt"])
+def test_only_a_command_that_continues_says_so_if_the_disk_is_full(tmp_path, name):
+    """A run continues from its shards; a file that somebody writes beside them is written from the start."""
+
+    def fails(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for folder in (tmp_path / "plain", tmp_path / "run"):
+        (folder / "shards").mkdir(parents=True)
+    (tmp_path / "run" / "identity.json").write_text("{}")
+    messages = []
+    for folder in ("plain", "run"):
+        with pytest.raises(RunError, match="space") as raised:
+            write_atomically(tmp_path / folder / name, fails)
+        messages.append(str(raised.value))
+    assert ["continues" in message for message in messages] == [False, name != "cleaned.txt"]
+
+
 def test_an_error_of_the_block_is_not_taken_for_one_of_the_file(tmp_path):
     with pytest.raises(FileNotFoundError), open_atomically(tmp_path / "file.bin"):
         (tmp_path / "missing").read_bytes()

@@ -376,4 +376,8 @@ def test_bad_input_is_refused_in_one_line(run, tmp_path):
     command = ("repair", run.path, "--out", tmp_path / "out")
     planted.assert_refused(*command, "--column", "text", saying=naming("--column", "--affected"))
     planted.assert_refused(*command, "--affected", tmp_path / "no.csv", saying=naming(tmp_path / "no.csv"))
+    documents = tmp_path / "out-affected.parquet"  # where the affected ones of them would be listed
+    pl.DataFrame({"text": ["the river"]}).write_parquet(documents)
+    planted.assert_refused(*command, "--affected", documents, saying=naming(documents))
+    assert pl.read_parquet(documents)["text"].to_list() == ["the river"]
     assert not (tmp_path / "out").exists()

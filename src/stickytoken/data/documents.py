@@ -369,6 +369,7 @@ class Reader:
             position.
         seen_columns: The columns of the rows read so far, used or not.
         dialect: How the CSV or TSV file that is being read is divided; None for other formats.
+        header_end: Offset in the CSV or TSV file after the last byte of its header; 0 for other formats.
         text_choice: The columns with the text that the user named, and how a text is made of them.
     """
 
@@ -382,6 +383,7 @@ class Reader:
     numbers: Iterator[int] = field(default_factory=count)
     seen_columns: set[Any] = field(default_factory=set)
     dialect: Dialect | None = None
+    header_end: int = 0
     text_choice: Columns = field(init=False)
 
     def __post_init__(self) -> None:
@@ -468,7 +470,9 @@ class Reader:
         first_rows = list(islice(rows, _ROWS_TO_CHOOSE_BY))
         header: tuple[str, ...] = ()
         if first_rows and isinstance(first_rows[0].value, tuple):  # only of a CSV or TSV file
-            header = first_rows.pop(0).value
+            header_row = first_rows.pop(0)
+            header = header_row.value
+            self.header_end = header_row.end
         objects = [row.value for row in first_rows if isinstance(row.value, Mapping)]
         if objects or header:
             self.choose_columns(objects, header)

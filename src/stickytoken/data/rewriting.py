@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias, cast
 
@@ -28,7 +28,6 @@ from stickytoken.data.documents import (
 from stickytoken.data.rows import (
     JSON,
     PARQUET,
-    SEPARATORS,
     TABLE_SUFFIXES,
     Dialect,
     Meter,
@@ -172,6 +171,9 @@ def rewrite(
         _rewrite_lines(source, output, reader, revise, skip, set_aside)
 
 
+_ARRAY_BEGINNING = re.compile(rb"(\xef\xbb\xbf)?\s*\[")  # perhaps with a byte order mark
+
+
 class _Buffer:
     """Iterates over the lines of a stream, and keeps their bytes in memory until `take` is called."""
 
@@ -200,8 +202,12 @@ class _Buffer:
         self._start += size
         return taken
 
+    def begins_array(self) -> bool:
+        """Return whether the bytes in memory are those of a JSON array, from its beginning."""
+        return _ARRAY_BEGINNING.match(self._bytes) is not None
+
     def take_line_end(self) -> bytes:
-        for line_end in (b"\r\n", b"\n"):
+        for line_end in (b"\r\n", b"\n", b"\r"):
             if self._bytes.startswith(line_end):
                 return self.take_until(self._start + len(line_end))
         return b""
@@ -230,7 +236,6 @@ def _rewrite_lines(
             output.write(buffer.take_all())
             output.flush()
 
-    is_first_document = True
     with ExitStack() as stack:
         if source.path is None:
             buffer = _Buffer(lines_answered_at_once())
@@ -242,7 +247,20 @@ def _rewrite_lines(
             rows = reader.read_rows(buffer, source.suffix, source.path)
             # Only the size of the compressed file is known, so its progress is counted in compressed bytes.
             bytes_done = file.tell if source.compressed else buffer.position
-        for row in rows:
+        first_row = list(islice(rows, 1))  # the reader has read the header now
+        is_array = source.suffix == ".json" and buffer.begins_array()
+        if is_array and set_aside is not None:
+            _split_array(source, chain(first_row, rows), reader, revise, skip, buffer, output, set_aside)
+            return
+        last_line_end = b"\n"
+        if reader.header_end:
+            header = buffer.take_until(reader.header_end)
+            line_end = buffer.take_line_end()
+            last_line_end = line_end or last_line_end
+            for stream in (output, set_aside):
+                if stream is not None:
+                    stream.write(header + line_end)
+        for row in chain(first_row, rows):
             reader.meter.done = bytes_done()
             record = reader.make_record(row)
             if isinstance(record, Skipped):
@@ -250,35 +268,71 @@ def _rewrite_lines(
                 skip(record)
                 continue
             cuts_by_part = revise(record)
-            bytes_before_record = buffer.take_until(row.start)
-            output.write(bytes_before_record)
-            if is_first_document and set_aside is not None and source.suffix in SEPARATORS:
-                set_aside.write(bytes_before_record)  # the header, which both files need
-            is_first_document = False
+            output.write(buffer.take_until(row.start))
             raw_record = buffer.take_until(row.end)
             line_end = buffer.take_line_end()
+            last_line_end = line_end or last_line_end
             if cuts_by_part is None:
                 if set_aside is not None:
                     # The last line of the source may have no line ending.
-                    set_aside.write(raw_record + (line_end or b"\n"))
+                    set_aside.write(raw_record + last_line_end)
                 continue
             if any(cuts_by_part):
-                record_text = raw_record.decode("utf-8")
-                raw_record = _revise_record(record_text, row, record, cuts_by_part, source, reader.dialect)
+                raw_record = _revise_record(raw_record, row, record, cuts_by_part, source, reader.dialect)
             output.write(raw_record + line_end)
         # The remaining bytes belong to no record.
         output.write(buffer.take_all())
 
 
+def _split_array(
+    source: Source,
+    rows: Iterable[Row],
+    reader: Reader,
+    revise: Revise,
+    skip: Callable[[Skipped], None],
+    buffer: _Buffer,
+    output: BinaryIO,
+    set_aside: BinaryIO,
+) -> None:
+    """Write the elements of a JSON array to two arrays: those that ``revise`` sets aside, and the others.
+
+    Both arrays begin and end as the source does. Before each element but the first of an array stands what
+    stands before it in the source: a comma with the white space around it.
+    """
+    opening = None  # the bracket, with the white space around it
+    begun: set[BinaryIO] = set()  # outputs that have an element
+    for row in rows:
+        record = reader.make_record(row)
+        separator = buffer.take_until(row.start)
+        element = buffer.take_until(row.end)
+        target = output
+        if isinstance(record, Skipped):
+            skip(record)
+        else:
+            cuts_by_part = revise(record)
+            if cuts_by_part is None:
+                target = set_aside
+            elif any(cuts_by_part):
+                element = _revise_record(element, row, record, cuts_by_part, source, reader.dialect)
+        if opening is None:
+            opening = separator
+        target.write((separator if target in begun else opening) + element)
+        begun.add(target)
+    closing = buffer.take_all()
+    for target in (output, set_aside):
+        target.write(closing if target in begun else (opening or b"") + closing)
+
+
 def _revise_record(
-    raw: str,
+    raw_record: bytes,
     row: Row,
     document: Document,
     cuts_by_part: Sequence[Cuts],
     source: Source,
     dialect: Dialect | None,
 ) -> bytes:
-    """Return a record without the cuts, in the format of the source. ``raw`` is the record as it was read."""
+    """Return a record without the cuts, in the format of the source. ``raw_record`` are its bytes there."""
+    raw = raw_record.decode("utf-8")
     # A line of text, and a JSON string that is a document by itself, have no column. Their only part gets an
     # empty column name.
     columns = document.columns or ("",)
@@ -362,6 +416,9 @@ def _find_value(raw: str, position: int, column: str) -> tuple[int, int]:
 # Rows of CSV and TSV
 
 
+_LINE_END = re.compile("\r\n|\r|\n")
+
+
 def _replace_fields(raw: str, row: Row, texts: Mapping[str, str], dialect: Dialect) -> str:
     """Return a row of a CSV or TSV file with new texts, which are keyed by column.
 
@@ -375,14 +432,18 @@ def _replace_fields(raw: str, row: Row, texts: Mapping[str, str], dialect: Diale
     for column, text in texts.items():
         start, end = spans[columns.index(column)]
         new_field = text
-        # A row with a single, empty, unquoted field would be read as an empty line, not as a record.
+        # A row with a single, empty, unquoted field would be read as an empty line, not as a record. Where
+        # quotation marks belong to the text, a space keeps the row.
         is_empty_row = len(spans) == 1 and not text
+        if is_empty_row and not dialect.quoted:
+            new_field = " "
         was_quoted = raw.startswith('"', start)
         if dialect.quoted and (was_quoted or is_empty_row or text.startswith('"')):
             new_field = '"' + text.replace('"', '""') + '"'
         # The reader has made "\n" of the line endings within a field.
-        if "\r\n" in raw[start:end]:
-            new_field = new_field.replace("\n", "\r\n")
+        line_end = _LINE_END.search(raw, start, end)
+        if line_end is not None:
+            new_field = new_field.replace("\n", line_end[0])
         new_fields.append((start, end, new_field))
     revised = raw
     # From the end, so that the offsets of the fields that are still to be replaced stay true.

@@ -16,7 +16,7 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar
@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from stickytoken.errors import InputError, RunError
+from stickytoken.validation import file_path
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -133,9 +134,9 @@ def _explain_write_errors(path: Path) -> Iterator[None]:
 
 def _make_write_error(path: Path, error: OSError) -> RunError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        continues = "; it continues where it stopped" if _is_result(path) else ""
         return RunError(
-            f"no space left to write {path}: free some space and run the same command again; "
-            "it continues where it stopped"
+            f"no space left to write {path}: free some space and run the same command again{continues}"
         )
     return RunError(f"{path} cannot be written: {error.strerror or error}")
 
@@ -189,11 +190,11 @@ def require_writable(folder: Path) -> None:
     raise RunError(f"{folder} cannot be written: {reason}")
 
 
-def require_file_place(path: Path) -> None:
+def require_file_place(path: Path, others: Iterable[str | Path | None] = ()) -> None:
     """Raise an error if no file can be written at the path. Called before any long work.
 
-    The path must not be a folder, and its parent folder must exist. If the file is a device or a pipe, its
-    folder need not be writable.
+    The path must not be a folder, its parent folder must exist, and the file must replace none that
+    `require_other_file` protects. If the file is a device or a pipe, its folder need not be writable.
     """
     try:
         is_folder = path.is_dir()
@@ -206,7 +207,55 @@ def require_file_place(path: Path) -> None:
     if not has_folder:
         raise InputError(f"the folder {path.parent} does not exist: create it, or pass another file")
     if not is_device:
+        require_other_file(path, others)
         require_writable(Path(os.path.realpath(path)).parent)
+
+
+def require_other_file(path: Path, others: Iterable[str | Path | None] = ()) -> None:
+    """Raise an InputError if a file to write would replace an input, another output, or a file of a run.
+
+    Args:
+        path: the file to write.
+        others: the inputs and other outputs of the command: files, folders of documents, or ``-`` for
+            standard input; None for what the user did not pass.
+    """
+    target = Path(os.path.realpath(path))
+    with _explain_write_errors(path):
+        exists = target.is_file()
+    for other in others:
+        if other is None:
+            continue
+        if is_same_file(path, other):
+            replaced = "standard input" if str(other) == "-" else other
+            raise InputError(
+                f"writing {path} would replace {replaced}, which this command reads or writes too: pass "
+                "another file"
+            )
+        if exists and file_path("an input", other).resolve() in target.parents:
+            raise InputError(f"{path} is one of the documents in {other}: pass another file")
+    if exists and _is_result(target):
+        raise InputError(f"{path} is a part of the results in {path.parent}: pass another file")
+
+
+def is_same_file(path: Path, other: str | Path) -> bool:
+    """Return whether two paths lead to one file, which need not exist yet. Standard input is ``-``."""
+    other_path = file_path("an input", other)
+    with suppress(OSError):  # one of them does not exist
+        is_stdin = str(other) == "-"
+        return os.path.samestat(path.stat(), os.fstat(0) if is_stdin else other_path.stat())
+    return os.path.realpath(path) == os.path.realpath(other_path)
+
+
+def _is_result(path: Path) -> bool:
+    # Returns whether the path is that of a record, a table or a shard in a result folder. Reports and other
+    # files that a user may have put there are none.
+    folder = path.parent.parent if path.parent.name == _SHARDS else path.parent
+    is_run = (folder / RUN_FILE).is_file()
+    if not is_run and not (folder / IDENTITY_FILE).is_file():
+        return False
+    if path.suffix == ".json" and is_run:
+        return path.name in (RUN_FILE, IDENTITY_FILE, PLAN_FILE, TIME_FILE, "normalizer.json")
+    return path.suffix in (".json", ".parquet")
 
 
 def sync_folder(folder: Path) -> None:

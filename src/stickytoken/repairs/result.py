@@ -201,9 +201,13 @@ class Affected:
     count: int
 
 
-def require_documents(path: Path | None, column: ColumnChoice) -> None:
-    """Raise an InputError if the file of documents cannot be used, or a column is named without a file."""
+def require_documents(path: Path | None, column: ColumnChoice, repaired: Path) -> None:
+    """Raise an InputError if the file of documents cannot be used, or a column is named without a file.
+
+    ``repaired`` is the folder for the repaired model, beside which the affected documents are listed.
+    """
     if path is not None:
+        store.require_other_file(_list_beside(repaired), (path,))
         open_documents(path, NamedColumns(column))  # raises the error; the documents are read later
     elif columns_of(column).names:
         names = ", ".join(columns_of(column).names)
@@ -230,7 +234,10 @@ def find_affected_in(path: Path, column: ColumnChoice, repair: Repair, original:
             ids.append(record.place)
     original_folder = require_repairable(require_ids(original, "repair")).folder
     affected = repair.affected(texts, original_folder, ids)
-    folder = repair.path.parent
-    name = f"{repair.path.name}-affected.parquet"
-    store.ResultFolder(folder).write_table(name, affected)
-    return Affected(str(folder / name), documents=len(texts), count=len(affected))
+    file = _list_beside(repair.path)
+    store.ResultFolder(file.parent).write_table(file.name, affected)
+    return Affected(str(file), documents=len(texts), count=len(affected))
+
+
+def _list_beside(repaired: Path) -> Path:
+    return repaired.parent / f"{repaired.name}-affected.parquet"

@@ -66,9 +66,9 @@ def report(
         The report as text in the chosen format.
 
     Raises:
-        InputError: The format is unknown, ``out`` is a folder or its folder does not exist, the figures
-            cannot be saved because no browser can draw them, or the folder ``explanations`` contains no
-            explanation.
+        InputError: The format is unknown, ``out`` is a folder or a table or record of a run, or its
+            folder does not exist, the figures cannot be saved because no browser can draw them, or the folder
+            ``explanations`` contains no explanation.
         MissingExtraError: ``figures`` was passed, but the ``figures`` extra is not installed.
         RunError: The path is not a run folder, the run folder is damaged, the explanations belong to
             another model, or a file cannot be written.

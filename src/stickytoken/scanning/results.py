@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -12,11 +13,12 @@ import polars as pl
 from pydantic import Field
 
 import stickytoken.measurement as store
-from stickytoken.cleaning.rules import format_known_line
+from stickytoken.cleaning.rules import format_known_line, read_list, text_digest
 from stickytoken.cleaning.spans import SpanKind
 from stickytoken.data.rows import Skipped
+from stickytoken.errors import InputError, reading
 from stickytoken.measurement import resume
-from stickytoken.validation import file_path
+from stickytoken.validation import file_path, shown
 
 SCAN = "scan"
 SCAN_SCHEMA_VERSION = 6
@@ -193,13 +195,36 @@ def count_by_kind(documents: pl.DataFrame, kinds: Collection[str]) -> dict[str, 
     return {kind: counts[kind] for kind in SpanKind if kind in kinds and counts[kind]}
 
 
+# What each line of a file of known documents begins with, unless it is blank or a comment.
+_DIGEST = re.compile(f"[0-9a-f]{{{len(text_digest(''))}}}")
+
+
+def read_known(path: Path) -> list[str]:
+    """Return the lines of a file of known documents; none if there is no file.
+
+    Raises:
+        InputError: The file cannot be read, or has a line that names no document: it is another file.
+    """
+    if not path.is_file():
+        return []
+    for entry in read_list(path, "the known documents"):
+        if not _DIGEST.fullmatch(entry):
+            raise InputError(
+                f"{path} is no file of known documents, because it contains {shown(entry)}: pass a new file, "
+                "or a file that scan wrote"
+            )
+    with reading(path):
+        return path.read_text("utf-8").splitlines()
+
+
 def add_known(scan: Scan, path: Path) -> int:
     """Add the documents with findings to a file of known documents, and return how many were new.
 
     Raises:
+        InputError: The file is no file of known documents.
         RunError: The file cannot be written.
     """
-    lines = path.read_text("utf-8").splitlines() if path.is_file() else []
+    lines = read_known(path)
     known_digests = {line.split(" ", 1)[0] for line in lines}  # each line begins with a digest
     new_lines = []
     for row in scan.documents.iter_rows(named=True):

@@ -79,8 +79,9 @@ def scan(
             with findings as CSV or SARIF. Default: the format that the extension of --out names, or table.
         limit: Maximum number of documents to list in a table.
     """
+    from stickytoken.cleaning import names_rules_file
     from stickytoken.measurement import require_file_place
-    from stickytoken.scanning.results import add_known
+    from stickytoken.scanning.results import add_known, read_known
     from stickytoken.scanning.scan import read_rules
 
     output_format = output_format or _format_of(out)
@@ -91,9 +92,12 @@ def scan(
             )
         folder = out
         out = None
-    for file in (out, write_known):
-        if file is not None:
-            require_file_place(file)
+    inputs = (documents, run if names_rules_file(run) else None, allow)
+    if out is not None:
+        require_file_place(out, (*inputs, known))
+    if write_known is not None:  # it may be the file of --known
+        require_file_place(write_known, (*inputs, out))
+        read_known(write_known)  # an error is raised before the scan
     origin = read_rules(run)
     opened_run = origin.run  # None if `run` is a rules file
     with console.progress_bar() as progress:
@@ -263,8 +267,10 @@ def clean(
             Documents are read only if FILE is passed.
         output_format: Print the cleaned documents (text), or a list of the removals as JSON.
     """
+    from stickytoken.cleaning import names_rules_file
     from stickytoken.data.documents import NamedColumns
     from stickytoken.data.rewriting import names_format_of, open_source
+    from stickytoken.measurement import require_file_place
 
     is_json = output_format is CleanFormat.JSON
     if diff and is_json:
@@ -272,7 +278,8 @@ def clean(
     if quarantine is not None and (out is None or diff or is_json):
         raise typer.BadParameter("it needs --out, and neither --diff nor --format", param_hint="--quarantine")
     cleaner = _open_cleaner(rules, audit, allow, known, unsafe_fixes=unsafe_fixes)
-    if rules_out is not None:
+    if rules_out is not None:  # it may be the rules file
+        require_file_place(rules_out, (file, allow, known, out, quarantine))
         cleaner.save(rules_out)
         rules_saved = f"{len(cleaner.rules.words):,} words, {len(cleaner.rules.specials):,} special tokens"
         console.inform(f"written: {rules_out} ({rules_saved})")
@@ -291,6 +298,8 @@ def clean(
                 removals.append({"id": document.id, "line": document.line, **asdict(removal), "text": text})
 
     if out is not None:
+        others = (rules if names_rules_file(rules) else None, allow, known)
+        _require_places(source, out, quarantine, others)
         totals = _write_files(source, cleaner, out, quarantine, show)
     else:
         totals = _write_to_stdout(source, cleaner, show, only_shows=diff or is_json)
@@ -310,18 +319,37 @@ def clean(
         console.inform("no documents were written: --out FILE writes them")
 
 
+def _require_places(
+    source: Source, out: Path, quarantine: Path | None, others: Sequence[Path | None]
+) -> None:
+    """Raise an error if an output cannot be written, or would replace one of the ``others`` or documents.
+
+    ``out`` may replace the documents themselves, but then the quarantine must not replace earlier ones.
+    """
+    from stickytoken.data.rewriting import require_same_format
+    from stickytoken.measurement import is_same_file, require_file_place
+
+    documents = source.path or "-"
+    require_same_format(source, out)
+    require_file_place(out, others)
+    if quarantine is None:
+        return
+    require_same_format(source, quarantine)
+    require_file_place(quarantine, (*others, documents, out))
+    if is_same_file(out, documents) and quarantine.is_file() and quarantine.stat().st_size:
+        raise InputError(
+            f"{quarantine} may have documents that were taken out of {out} earlier: move it away, or pass "
+            "another file to --quarantine"
+        )
+
+
 def _write_files(
     source: Source, cleaner: Cleaner, out: Path, quarantine: Path | None, show: OnCleaned
 ) -> CleaningTotals:
     """Write the cleaned documents to a file and, if there is a quarantine, set documents aside in another."""
     from stickytoken.cleaning.files import clean_file
-    from stickytoken.data.rewriting import require_same_format
-    from stickytoken.measurement import open_atomically, require_file_place
+    from stickytoken.measurement import open_atomically
 
-    for path in (out, quarantine):
-        if path is not None:
-            require_same_format(source, path)
-            require_file_place(path)
     with ExitStack() as stack:
         aside = None if quarantine is None else stack.enter_context(open_atomically(quarantine))
         stream = stack.enter_context(open_atomically(out))
@@ -351,6 +379,8 @@ def _write_to_stdout(
         stream: BinaryIO = sys.stdout.buffer
         if only_shows:
             stream = stack.enter_context(Path(os.devnull).open("wb"))
+        elif sys.__stdout__ is None:
+            raise InputError("standard output is closed: pass --out FILE, or redirect it")
         elif source.is_binary and sys.stdout.isatty():
             raise InputError(f"{source.name} would be written to a terminal: pass --out FILE, or redirect it")
         elif not is_stdin:

@@ -77,7 +77,7 @@ def repair(
     from stickytoken.repairs.records import repairs_in
     from stickytoken.repairs.result import find_affected_in, require_documents
 
-    require_documents(affected, columns)
+    require_documents(affected, columns, out)
     opened = stickytoken.open_run(run)
     encoder = opt.load_later(str(run), loading, opened.record, model)
     with console.progress_bar() as progress:
@@ -197,12 +197,16 @@ def check(
         out: File for the JSON, JUnit or SARIF document. The tables are still printed.
     """
     from stickytoken.cleaning import names_rules_file
+    from stickytoken.measurement import require_other_file
 
     if out is not None and output_format not in (CheckFormat.JSON, CheckFormat.JUNIT, CheckFormat.SARIF):
         raise typer.BadParameter("it needs --format json, junit or sarif", param_hint="--out")
     if source is None:
         missing = "pass a model, a run folder or a rules file, or name a model in the table tool.stickytoken"
         raise typer.BadParameter(f"{missing} of pyproject.toml", param_hint="[MODEL|RUN|RULES]")
+    if out is not None:
+        rules = source if names_rules_file(source) else None
+        require_other_file(out, (documents, rules, allow, known))
     options = {
         "revision": revision,
         "folder": folder,
