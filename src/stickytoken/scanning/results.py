@@ -15,6 +15,7 @@ import stickytoken.measurement as store
 from stickytoken.cleaning.rules import format_known_line
 from stickytoken.cleaning.spans import SpanKind
 from stickytoken.data.rows import Skipped
+from stickytoken.errors import reading
 from stickytoken.measurement import resume
 from stickytoken.validation import file_path
 
@@ -193,13 +194,24 @@ def count_by_kind(documents: pl.DataFrame, kinds: Collection[str]) -> dict[str, 
     return {kind: counts[kind] for kind in SpanKind if kind in kinds and counts[kind]}
 
 
+def read_known(path: Path) -> list[str]:
+    """Return the lines of a file of known documents; none if there is no file.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
+    with reading(path):
+        return path.read_text("utf-8-sig").splitlines() if path.is_file() else []
+
+
 def add_known(scan: Scan, path: Path) -> int:
     """Add the documents with findings to a file of known documents, and return how many were new.
 
     Raises:
+        InputError: The file cannot be read.
         RunError: The file cannot be written.
     """
-    lines = path.read_text("utf-8").splitlines() if path.is_file() else []
+    lines = read_known(path)
     known_digests = {line.split(" ", 1)[0] for line in lines}  # each line begins with a digest
     new_lines = []
     for row in scan.documents.iter_rows(named=True):

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 ScanFormat = StrEnum("ScanFormat", "TABLE JSON CSV SARIF")
 
 
-@command()
+@command(settings=("limit",))
 def scan(
     run: Annotated[Path, typer.Argument(metavar="RUN|RULES")],
     documents: opt.Argument[str],
@@ -54,7 +54,7 @@ def scan(
     out: opt.OutputOption[Path | None] = None,
     write_known: Annotated[Path | None, opt.setting()] = None,
     output_format: opt.FormatChoice[ScanFormat | None] = None,
-    limit: Annotated[int, opt.setting(min=1)] = 20,
+    limit: opt.ListLimit[int] = 20,
 ) -> None:
     """Find documents with copies of sticky tokens, special tokens written as text, or repeated words.
 
@@ -80,7 +80,7 @@ def scan(
         limit: Maximum number of documents to list in a table.
     """
     from stickytoken.measurement import require_file_place
-    from stickytoken.scanning.results import add_known
+    from stickytoken.scanning.results import add_known, read_known
     from stickytoken.scanning.scan import read_rules
 
     output_format = output_format or _format_of(out)
@@ -94,6 +94,8 @@ def scan(
     for file in (out, write_known):
         if file is not None:
             require_file_place(file)
+    if write_known is not None:
+        read_known(write_known)  # fail before the scan, not after it
     origin = read_rules(run)
     opened_run = origin.run  # None if `run` is a rules file
     with console.progress_bar() as progress:
