@@ -109,7 +109,9 @@ class MissingExtraError(StickyTokenError):
 
 @contextmanager
 def reading(name: object, kind: type[StickyTokenError] = InputError) -> Iterator[None]:
-    """Turn an OSError in a ``with`` block, which reads a file, into a StickyTokenError that names the file.
+    """Turn an error in a ``with`` block, which reads a file, into a StickyTokenError that names the file.
+
+    The errors are that the file cannot be read and, if the block decodes it, that it is not UTF-8.
 
     Args:
         name: The file or folder to name in the message.
@@ -119,6 +121,24 @@ def reading(name: object, kind: type[StickyTokenError] = InputError) -> Iterator
         yield
     except OSError as error:
         raise kind(f"{name} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise kind(
+            f"{name} is not UTF-8 text (byte {error.start}): convert it, or pass another file"
+        ) from error
+
+
+@contextmanager
+def panics_as_errors() -> Iterator[None]:
+    """Turn a panic in a ``with`` block, which calls a library written in Rust, into a ValueError.
+
+    The class of a panic is no Exception, and the tokenizers library does not export it.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise ValueError(str(error)) from error
 
 
 def require_package(package: str, purpose: str, extra: str) -> None:

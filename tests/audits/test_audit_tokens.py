@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import polars as pl
 import pytest
 
+import planted
 import profiled
 import scanned
 import tokenizers_of_kinds as kinds
@@ -130,9 +131,8 @@ def test_flagged_tokens_beyond_the_limit_are_counted(tampered_run, tmp_path):
     run = Path(shutil.copytree(tampered_run, tmp_path / "run"))
     table = pl.read_parquet(run / "tokens.parquet")
     is_flagged = pl.int_range(len(table)) < 4
-    table.with_columns(
-        verdict=pl.when(is_flagged).then(pl.lit("sticky")).otherwise(pl.lit("benign"))
-    ).write_parquet(run / "tokens.parquet")
+    verdict = pl.when(is_flagged).then(pl.lit("sticky")).otherwise(pl.lit("benign"))
+    planted.replace_tokens(run, table.with_columns(verdict=verdict))
     encoder = load_encoder(open_run(tampered_run).model_name, device="cpu")
     (note,) = _tokens.read_candidates(open_run(run), encoder, SMALL, None).notes
     assert says(note, 4, 2, "--set tokens=NUMBER")

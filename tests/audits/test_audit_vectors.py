@@ -88,8 +88,9 @@ def test_a_row_that_is_no_vector_is_refused(other, tmp_path):
 )
 def test_a_file_of_something_else_is_refused(name, content, tmp_path):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(InputError, match=naming(tmp_path / name)):
+    with pytest.raises(InputError, match=naming(tmp_path / name)) as caught:
         open_vectors(tmp_path / name)
+    assert "allow_pickle" not in str(caught.value)  # which is advice on numpy.load
 
 
 @pytest.mark.parametrize(

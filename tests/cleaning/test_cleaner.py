@@ -1,5 +1,6 @@
 """What a cleaner takes out, what it leaves, that it never has to be called twice; and the command."""
 
+import base64
 import json
 import random
 import shutil
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager, suppress
+from dataclasses import fields
 
 import polars as pl
 import pytest
@@ -209,6 +211,7 @@ def test_a_guess_is_reported_and_taken_out_only_on_request():
         (lambda: CleaningRules(words=("able", " ")), naming("words", "' '")),
         (lambda: CleaningRules(words="able"), naming("words", "'able'")),
         (lambda: CleaningRules(longest_run=1), naming("longest_run", 1, 2)),
+        (lambda: CleaningRules(words=("able", "a\ud800")), naming("words", r"'a\ud800'")),
         (lambda: CleaningRules(normalizer="{}"), naming("normalizer", "'{}'")),
     ],
 )
@@ -232,6 +235,17 @@ def damaged(entry, value):
     return json.dumps(document | {"rules": document["rules"] | {entry: value}})
 
 
+def without(entry):
+    document = CLEANER.to_json()
+    del document["rules"][entry]
+    return json.dumps(document)
+
+
+def charsmap(content):
+    """A normaliser of SentencePiece; the tokenizers library panics if its content is damaged."""
+    return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(content).decode()}
+
+
 @pytest.mark.parametrize(
     ("content", "values"),
     [
@@ -245,6 +259,11 @@ def damaged(entry, value):
         (json.dumps(CLEANER.to_json() | {"actions": {"flagged": "report"}}), ["'actions'", "--rules-out"]),
         (json.dumps(CLEANER.to_json() | {"remove_all": True}), ["'remove_all'", True]),
         (damaged("normalizer", {"type": "Unknown"}), ["normalizer", "Unknown"]),
+        (damaged("normalizer", charsmap(b"\0\0\0")), ["normalizer"]),
+        (damaged("normalizer", charsmap(b"\4\0\0\0" + b"\xff" * 4)), ["normalizer"]),
+        (damaged("allowed", ["\ud800"]), ["allowed", r"'\ud800'"]),
+        (without("version"), ["version"]),
+        *((without(field.name), [repr(field.name)]) for field in fields(CleaningRules)),
     ],
 )
 def test_a_file_that_is_no_cleaner_is_refused(tmp_path, content, values):

@@ -19,9 +19,10 @@ from typer.testing import CliRunner
 
 import planted
 import scanned
-from naming import says
+from naming import naming, says
 from stickytoken import Cleaner
 from stickytoken.cleaning.files import clean_document, clean_file
+from stickytoken.cleaning.rules import read_list
 from stickytoken.cli.app import app
 from stickytoken.data.documents import Document, NamedColumns, open_documents, unicode_text
 from stickytoken.data.rewriting import cut, open_source
@@ -485,6 +486,21 @@ def test_the_lists_of_a_team_hold_for_every_command(cleaner_file, write, tmp_pat
     checked = planted.command("check", str(cleaner_file), "--documents", str(path), *lists)
     assert checked.exit_code == 0
     assert planted.command("check", str(cleaner_file), "--documents", str(path)).exit_code == 10
+
+
+@pytest.mark.parametrize("content", ["über".encode("utf-16"), b"a\xff\n"])
+@pytest.mark.parametrize("option", ["--allow={}", "--known={}", "--set=write-known={}"])
+def test_a_list_that_is_not_utf_8_is_refused(cleaner_file, write, tmp_path, option, content):
+    path = write("own.txt", "plain text\n")
+    words = write("list.txt", content)
+    given = (cleaner_file, path, "--scan-folder", tmp_path / "scan", option.format(words))
+    planted.assert_refused("scan", *given, saying=naming(words, "UTF-8"))
+    assert not (tmp_path / "scan").exists()
+    assert words.read_bytes() == content
+
+
+def test_a_byte_order_mark_is_no_part_of_a_word(write):
+    assert read_list(write("list.txt", "able\n".encode("utf-8-sig")), "the words") == ["able"]
 
 
 @pytest.mark.parametrize(

@@ -246,7 +246,7 @@ def test_hostile_tokens_of_a_run_are_printed_escaped_by_show(planted_run, tmp_pa
     table = pl.read_parquet(run / "tokens.parquet").head(len(HOSTILE))
     texts = pl.Series(list(HOSTILE))
     table = table.with_columns(token=texts, decoded=texts, verdict=pl.lit("sticky"))
-    table.write_parquet(run / "tokens.parquet")
+    planted.replace_tokens(run, table)
     model = open_run(run).record.model.model_dump(mode="json")
     planted.edit_record(run, model=model | {"name": "\x1b[31m[bold]evil\u202e"})
     result = planted.command("show", run, *filters)

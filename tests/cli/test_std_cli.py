@@ -152,9 +152,8 @@ def test_the_worst_of_many_sticky_tokens_are_printed(planted_profile, tmp_path):
     many = pl.when(pl.int_range(pl.len()) < 25)
     verdict = many.then(pl.lit("sticky"))
     severity = many.then(pl.lit("mild"))
-    table.with_columns(
-        verdict=verdict.otherwise("verdict"), severity=severity.otherwise("severity")
-    ).write_parquet(folder / "tokens.parquet")
+    table = table.with_columns(verdict=verdict.otherwise("verdict"), severity=severity.otherwise("severity"))
+    planted.replace_tokens(folder, table)
     lines = planted.command("show", folder).stdout.splitlines()
     assert sum(bool(re.search(r" sticky, mild *$", line)) for line in lines) == 20
     (summary_line,) = (line for line in lines if line.startswith("and 5 more: "))

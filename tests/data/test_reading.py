@@ -80,7 +80,7 @@ def test_damaged_rows_and_json_lines_are_skipped(write):
     assert texts == ["good", last]
     damaged, short = [record.reason for record in skipped]
     assert says(damaged, "byte 18", "0xff", "UTF-8")
-    assert says(short, 1, 2)
+    assert says(short, "1 field", 2)
     rows = b'{"text": "good"}\n{"text": \n{"text": null}\n{"text": 3}\n[1]\n"a string"\n\n{"text": "last"}\n'
     _, texts, skipped = split(read(write("a.jsonl", rows)))
     assert texts == ["good", "a string", "last"]
@@ -451,3 +451,16 @@ def test_several_columns_and_a_template_are_read_and_the_others_named(write):
     for wrong in ({"template": "{title"}, {"template": "no column"}, {"column": "a", "template": "{b}"}):
         with pytest.raises(InputError):
             Columns(**wrong)
+    for formatted in ("{text!r}", "{title}. {text:>10}", "{text!r:>10}"):
+        with pytest.raises(InputError, match=naming(repr(formatted))):
+            Columns(template=formatted)
+
+
+def test_a_long_name_of_a_nested_field_is_shortened(write):
+    nested = '{"a":' * 900 + '"some text"' + "}" * 900
+    meter = Meter()
+    list(
+        open_documents(write("a.jsonl", f'{{"text": "x", "m": {nested}}}\n'), NamedColumns(None)).read(meter)
+    )
+    assert meter.unread == ["m" + ".a" * 900]
+    assert len(meter.summary()) < 200

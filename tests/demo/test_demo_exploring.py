@@ -108,7 +108,7 @@ def changed(planted_profile, tmp_path):
 
     def change(**columns):
         run = shutil.copytree(planted_profile[1], tmp_path / "run")
-        pl.read_parquet(run / "tokens.parquet").with_columns(**columns).write_parquet(run / "tokens.parquet")
+        planted.replace_tokens(run, pl.read_parquet(run / "tokens.parquet").with_columns(**columns))
         opened = started(context_of(planted_profile[0], [run]))
         return run, event_of(opened, "change", *web_app.FILTERS)
 

@@ -133,6 +133,10 @@ DAMAGES = {  # file, change, and what the error says beside the folder
     "a configuration of an unknown model": ("config.json", _edited(model_type="no-such-model")),
     "a configuration of another size": ("config.json", _edited(intermediate_size=128)),
     "a tokenizer without a model": ("tokenizer.json", "{}"),
+    "a normaliser that panics": (
+        "tokenizer.json",
+        _edited(normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
+    ),
 }
 
 

@@ -67,7 +67,7 @@ def test_a_token_has_its_measures_in_the_units_of_the_rule(run):
 def test_what_holds_for_all_tokens_stands_once(changed):
     table = pl.read_parquet(changed / "tokens.parquet").sort("erased", descending=True).head(3)
     flagged = {"verdict": pl.lit("sticky"), "severity": pl.lit("severe"), "erased_low": pl.lit(0.8)}
-    table.with_columns(**flagged).write_parquet(changed / "tokens.parquet")
+    planted.replace_tokens(changed, table.with_columns(**flagged))
     block = cards.card_block(open_run(changed))
     assert len([line for line in block.split("\n") if line.startswith("- ")]) == 3
     assert block.count("no longer found for what they say") == 1
@@ -87,7 +87,7 @@ def test_hostile_texts_stay_text(changed):
     flagged = {"verdict": pl.lit("sticky"), "severity": pl.lit("severe")}
     for start in range(0, len(texts), 8):
         named = table.head(8).with_columns(token=pl.Series((texts + texts)[start : start + 8]), **flagged)
-        named.write_parquet(changed / "tokens.parquet")
+        planted.replace_tokens(changed, named)
         block = cards.card_block(open_run(changed))
         assert_harmless(block)
         assert (block.count("<"), block.count("<!--")) == (2, 2)
@@ -121,7 +121,7 @@ def test_a_row_names_the_worst_token_of_each_measure_and_the_cost(run):
 
 
 def test_a_row_says_that_only_a_sample_was_examined(changed):
-    pl.read_parquet(changed / "tokens.parquet").head(40).write_parquet(changed / "tokens.parquet")
+    planted.replace_tokens(changed, pl.read_parquet(changed / "tokens.parquet").head(40))
     planted.edit_record(changed, beside_sample=[])
     assert cells_of(cards.table_row(open_run(changed)))[2].endswith("(a random sample)")
 

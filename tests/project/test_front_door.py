@@ -16,7 +16,6 @@ import word_bag
 from naming import naming, says
 from stickytoken.data import SentencePair
 from stickytoken.errors import InputError
-from stickytoken.measurement import TOKENS_FILE
 
 TEXTS = tiny.sentences(60)
 QUICK = stickytoken.ExplainSettings(benign=3, carriers=2, attribution=False)
@@ -213,7 +212,7 @@ def test_a_notebook_shows_hostile_tokens_as_text(small_run, tmp_path):
     tokens = small_run.tokens.with_columns(
         token=pl.lit(hostile), verdict=pl.lit("sticky"), validation_rate=pl.lit(1.0)
     )
-    tokens.write_parquet(folder / TOKENS_FILE)
+    planted.replace_tokens(folder, tokens)
     page = stickytoken.open_run(folder)._repr_html_()
     assert "&lt;script&gt;alert(1)&lt;/script&gt;\\x1b[31m\\u202e" in page
     assert "<script" not in page

@@ -6,6 +6,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+import planted
 import profiled
 import stickytoken
 from stickytoken import load_encoder, open_run
@@ -55,8 +56,8 @@ def run_copy(request, tmp_path):
 @pytest.fixture
 def retabled(run_copy):
     def change(**columns):
-        path = run_copy / "tokens.parquet"
-        pl.read_parquet(path).with_columns(**columns).write_parquet(path)
+        table = pl.read_parquet(run_copy / "tokens.parquet").with_columns(**columns)
+        planted.replace_tokens(run_copy, table)
         return run_copy
 
     return change

@@ -35,7 +35,7 @@ def folder(run, explained_run, tmp_path_factory):
     flagged = run.tokens.with_columns(
         verdict=pl.when(pl.col("erased") >= best).then(pl.lit("sticky")).otherwise("verdict")
     )
-    flagged.write_parquet(run.path / "tokens.parquet")
+    planted.replace_tokens(run.path, flagged)
     stickytoken.report(run.path, out=run.path / "report.html")
     return run.path
 

@@ -35,7 +35,7 @@ def hostile_run(run, tmp_path_factory):
     verdict = pl.Series(["sticky"] * len(ATTACKS) + ["benign"] * (len(texts) - len(ATTACKS)))
     lift = pl.Series(range(len(texts), 0, -1)) * 1e-3
     table = run.tokens.with_columns(token=texts, decoded=texts, verdict=verdict, lift=lift)
-    table.write_parquet(folder / "tokens.parquet")
+    planted.replace_tokens(folder, table)
     named = pl.col("token_id").replace_strict(table["token_id"], texts, default=pl.col("token"))
     run.vocabulary.with_columns(token=named).write_parquet(folder / "vocabulary.parquet")
     evil = "<img src=x onerror=alert(7)>\u202e"

@@ -266,6 +266,16 @@ def test_a_file_in_no_folder_is_refused_before_anything_is_searched(scanned_run,
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_limit_beyond_every_table_lists_all(scanned_run, place, tmp_path):
+    beyond = "99999999999999999999999"
+    options = ("--scan-folder", tmp_path / "scan", "--set", f"limit={beyond}")
+    assert planted.command("scan", scanned_run, place / "own.txt", *options).exit_code == 0
+    listed = planted.command("show", scanned_run, "--limit", beyond)
+    assert listed.exit_code == 0
+    assert f"{len(open_run(scanned_run).tokens):,}" in listed.stdout
+    planted.assert_refused("show", scanned_run, "--limit", "0", status=2, saying=naming("--limit", 1))
+
+
 def test_sarif_names_file_and_line(scanned_run, place, tmp_path, monkeypatch):
     monkeypatch.chdir(place)
     out = tmp_path / "found.sarif"

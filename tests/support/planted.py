@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import torch
 from sentence_transformers import SentenceTransformer
 from typer.testing import CliRunner, Result
@@ -231,3 +232,11 @@ def assert_refused(*arguments: object, status: int = 1, saying: str = "") -> Non
 def edit_record(folder: Path, **changes: object) -> None:
     path = folder / "run.json"
     path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | changes), encoding="utf-8")
+
+
+def replace_tokens(folder: Path, table: pl.DataFrame) -> None:
+    """Give a run another table of tokens, and a record that fits it."""
+    table.write_parquet(folder / "tokens.parquet")
+    result = json.loads((folder / "run.json").read_text("utf-8"))["result"]
+    sticky = len(table.filter(pl.col("verdict") == "sticky"))
+    edit_record(folder, tokens=len(table), result=result | {"sticky": sticky})

@@ -144,7 +144,7 @@ def hostile(tmp_path_factory) -> tuple[Path, Path, Path]:
     encoder = load_encoder(model)
     run = profiled.detect_profile(encoder, runs / "run <img src=x onerror=alert(0)>")
     verdict = pl.when(pl.col("token").is_in(web_app.ATTACKS)).then(pl.lit("sticky")).otherwise("verdict")
-    run.tokens.with_columns(verdict=verdict).write_parquet(run.path / "tokens.parquet")
+    planted.replace_tokens(run.path, run.tokens.with_columns(verdict=verdict))
     profiled.detect_profile(encoder, runs / "second", seed=7)
     for name, change in (("half", {"result": None}), ("newer", {"schema_version": 99})):
         planted.edit_record(Path(shutil.copytree(run.path, runs / name)), **change)

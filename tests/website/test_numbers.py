@@ -226,7 +226,9 @@ CLAIMS = {
         ("| `<eos>`: push 2.2 (1.9 to 2.6) |", GEMMA.push(EOS)),
         (
             "12 of 1,398 abstracts",
-            numbers(re.findall(r"(\S+ of \S+) documents have copies already", printed("stickytoken audit"))[0]),
+            numbers(
+                re.findall(r"(\S+ of \S+) documents have copies already", printed("stickytoken audit"))[0]
+            ),
         ),
         ("with 90% intervals:", [LEVEL]),
         ("all special tokens and 5,000 random ones", [SAMPLE]),

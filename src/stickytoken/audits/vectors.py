@@ -200,7 +200,9 @@ def _read_npy(path: Path) -> NDArray[Any]:
             raise InputError(
                 f"{path} has Python objects: save the vectors as an array of float16, float32 or float64"
             ) from error
-        raise InputError(f"{path} is not an array of numbers, or is damaged: {error}") from error
+        raise InputError(
+            f"{path} is no .npy file of numbers, or is damaged: save the vectors with numpy.save"
+        ) from error
     if not isinstance(array, np.ndarray):
         raise _archive_error(path)
     return array

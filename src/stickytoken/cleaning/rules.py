@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stickytoken.errors import InputError, reading
+from stickytoken.errors import InputError, panics_as_errors, reading
 from stickytoken.validation import beginning, file_path, list_of, shown, whole_number
 
 if TYPE_CHECKING:
@@ -118,17 +118,22 @@ class CleaningRules:
                 f"the rules have the version {shown(version)}, but this version of stickytoken reads version "
                 f"{_VERSION}: write them again with `stickytoken clean RUN --rules-out FILE`"
             )
-        field_names = {field.name for field in fields(cls)}
-        unknown = sorted(str(name) for name in set(value) - field_names - {"version"})
-        if unknown:
+        field_names = [field.name for field in fields(cls)]
+        unknown = sorted(str(name) for name in set(value) - {*field_names, "version"})
+        missing = [name for name in field_names if name not in value]
+        if unknown or missing:
+            defect = f"have the unknown entry {unknown[0]!r}" if unknown else f"lack the entry {missing[0]!r}"
             raise InputError(
-                f"the rules have the unknown entry {unknown[0]!r}: write them again with `stickytoken clean "
-                "RUN --rules-out FILE`"
+                f"the rules {defect}: write them again with `stickytoken clean RUN --rules-out FILE`"
             )
-        arguments = {name: value[name] for name in field_names if name in value}
-        if arguments.get("normalizer") is not None:  # an object here, and its JSON text in the rules
+        arguments = {name: value[name] for name in field_names}
+        if arguments["normalizer"] is not None:  # an object here, and its JSON text in the rules
             arguments["normalizer"] = json.dumps(arguments["normalizer"])
         return cls(**arguments)
+
+
+# Half of a character in UTF-16, which JSON may contain. No document does, and no tokenizer takes it.
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def _require_texts(name: str, values: Iterable[str]) -> tuple[str, ...]:
@@ -136,6 +141,8 @@ def _require_texts(name: str, values: Iterable[str]) -> tuple[str, ...]:
     for text in texts:
         if not isinstance(text, str) or not text.strip():
             raise InputError(f"{name} contains {shown(text)}: pass only texts that are not blank")
+        if _SURROGATE.search(text):
+            raise InputError(f"{name} contains {shown(text)}, which is not valid Unicode: correct it")
     return tuple(dict.fromkeys(texts))
 
 
@@ -145,8 +152,9 @@ def _require_normalizer(description: object) -> None:
     try:
         if not isinstance(description, str):
             raise TypeError("it is not JSON text")
-        key_function(description)
-    except Exception as error:  # the tokenizers library raises no other class
+        with panics_as_errors():
+            key_function(description)("a")  # some damage shows only when a word is normalised
+    except Exception as error:  # the tokenizers library raises bare Exceptions
         raise InputError(
             f"normalizer is {shown(description)}, which the tokenizers library cannot read ({error}): write "
             "the rules again with `stickytoken clean RUN --rules-out FILE`"
@@ -194,7 +202,7 @@ def read_list(path: str | Path, what: str) -> list[str]:
     """
     list_path = file_path(what, path)
     with reading(list_path):
-        lines = list_path.read_text("utf-8").splitlines()
+        lines = list_path.read_text("utf-8-sig").splitlines()
     entries = []
     for line in lines:
         # With a space at each end, a comment may be the whole line, and empty.

@@ -118,7 +118,14 @@ OutputFormat: TypeAlias = Annotated[
     Format, output_option("--format", "-f", help="Print tables, or one JSON document.")
 ]
 FormatChoice: TypeAlias = Annotated[_T, output_option("--format", "-f")]
-ListLimit: TypeAlias = Annotated[_T, output_option(min=1)]
+
+
+def _within_tables(limit: int | None) -> int | None:
+    return None if limit is None else min(limit, _LONGEST_TABLE)
+
+
+_LONGEST_TABLE = 2**32 - 1  # the most rows that polars can have in a table
+ListLimit: TypeAlias = Annotated[_T, output_option(min=1, callback=_within_tables)]
 
 
 _NAMED_TOKENS = (

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, NamedTuple
 import polars as pl
 
 from stickytoken.errors import InputError, reading
+from stickytoken.validation import beginning
 from stickytoken.words import counted
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
@@ -86,11 +87,12 @@ class Meter:
 
 
 _LISTED_COLUMNS = 10
+_SHOWN_NAME = 80  # characters; a field in nested objects has all their names in its own
 
 
 def list_columns(names: Sequence[str]) -> str:
-    """Return the names of columns in one phrase, at most ten of them."""
-    listed_names = ", ".join(names[:_LISTED_COLUMNS])
+    """Return the names of columns in one phrase, at most ten of them, and the beginnings of long names."""
+    listed_names = ", ".join(beginning(name, _SHOWN_NAME) for name in names[:_LISTED_COLUMNS])
     unlisted_count = len(names) - _LISTED_COLUMNS
     return f"{listed_names} and {unlisted_count} more" if unlisted_count > 0 else listed_names
 
@@ -532,7 +534,7 @@ def read_separated_rows(
             continue
         place = f"line {first_line.number}"
         if not problem and len(fields) != len(header):
-            problem = f"{len(fields)} fields, but the header has {len(header)}"
+            problem = f"{counted(len(fields), 'field')}, but the header has {len(header)}"
         if problem:
             yield Row(place, first_line.number, Skipped(f"{name}, {place}", problem))
             continue

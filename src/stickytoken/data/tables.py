@@ -214,13 +214,7 @@ def read_lines(path: Path) -> list[str]:
     """Return the lines of a UTF-8 text file, without ``\\n``; a token may end with ``\\r``, so that stays."""
     _require_file(path)
     with reading(path):
-        content = path.read_bytes()
-    try:
-        text = content.removeprefix(codecs.BOM_UTF8).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path} is not UTF-8 text (byte {error.start}): convert it, or pass another file"
-        ) from error
+        text = path.read_bytes().removeprefix(codecs.BOM_UTF8).decode("utf-8")
     if not text.strip():
         raise InputError(f"{path} is empty")
     if "\0" in text:  # text has no such character

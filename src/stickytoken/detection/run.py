@@ -21,7 +21,14 @@ from stickytoken.encoders.protocol import Encoder, EncoderIdentity
 from stickytoken.encoders.roles import Role, identity_of_queries, in_role
 from stickytoken.errors import InputError, ModelError, RunError
 from stickytoken.loading import AnyModel, load_encoder, load_from_spec
-from stickytoken.measurement import RUN_FILE, TOKENS_FILE, VOCABULARY_FILE, validated
+from stickytoken.measurement import (
+    RUN_FILE,
+    TOKENS_FILE,
+    VOCABULARY_FILE,
+    command_of,
+    repair_advice,
+    validated,
+)
 from stickytoken.measurement.resume import Record, differences
 from stickytoken.methods import (
     SETTINGS_OF_METHOD,
@@ -35,8 +42,9 @@ from stickytoken.methods import (
 from stickytoken.methods.measures import Severity, thresholds
 from stickytoken.methods.wording import Harm
 from stickytoken.settings.profile import ProfileSettings
-from stickytoken.validation import file_path, visible, whole_number
+from stickytoken.validation import file_path, shown, visible, whole_number
 from stickytoken.vocabulary import NormalizingTokenizer, RoundTripTokenizer
+from stickytoken.words import counted
 
 # Maximum number of sticky tokens that a notebook shows of a run.
 _ROWS_IN_NOTEBOOK = 20
@@ -72,15 +80,28 @@ class Run:
             dtype = self.tokens.schema.get(column.key, pl.Null())
             shows_numbers = column.digits is not None
             if shows_numbers and not (dtype.is_numeric() or dtype == pl.Null):
-                raise RunError(
-                    f"the column {column.key!r} of {path / TOKENS_FILE} has the type {dtype}, but must hold "
-                    "numbers: delete the file and run the same command again"
+                raise self._table_error(
+                    f"has the type {dtype} in the column {column.key!r}, which must hold numbers"
                 )
         if self.sticky[table.ranked_by.key].null_count():
-            raise RunError(
-                f"{path / TOKENS_FILE} has sticky tokens without a number in the column "
-                f"{table.ranked_by.key!r}: delete the file and run the same command again"
+            raise self._table_error(
+                f"has sticky tokens without a number in the column {table.ranked_by.key!r}"
             )
+        if len(self.tokens) != self.record.tokens:
+            raise self._table_error(f"has {len(self.tokens):,} rows for {self.record.tokens:,} tokens")
+        other_verdicts = set(self.tokens["verdict"].drop_nulls()) - set(table.verdicts)
+        if other_verdicts:
+            raise self._table_error(
+                f"has the verdict {shown(min(other_verdicts))}, which {self.record.method} does not give"
+            )
+        if len(self.sticky) != self.result.sticky:
+            raise self._table_error(
+                f"has {counted(len(self.sticky), 'sticky token')}, but {RUN_FILE} has {self.result.sticky:,}"
+            )
+
+    def _table_error(self, defect: str) -> RunError:
+        path = self.path / TOKENS_FILE
+        return RunError(f"{path} {defect}: {repair_advice(path)}")
 
     def __repr__(self) -> str:
         count = f"{len(self.sticky):,} of {self.record.tokens:,} tokens sticky"
@@ -241,7 +262,7 @@ class Run:
         """
         plan = self._folder.read_plan(self.record.method)
         if plan is None:
-            raise RunError(f"{self.path} has no plan.json: run the same command again to write it")
+            raise RunError(f"{self.path} has no plan.json: run {command_of(self.path)} again to write it")
         return plan
 
     @property
@@ -348,8 +369,9 @@ def _cell_as_html(value: object) -> str:
 
 
 def is_run(path: str | Path) -> bool:
-    """Return whether a path is a run folder."""
-    return RunFolder(file_path("the run", path)).holds_run()
+    """Return whether a path is a run folder, even one without run.json, which `open_run` refuses."""
+    folder = RunFolder(file_path("the run", path))
+    return folder.holds_run() or folder.lacks_record()
 
 
 def open_run(path: Run | str | Path) -> Run:

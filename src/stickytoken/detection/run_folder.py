@@ -272,6 +272,11 @@ def _describe_defect_of_column(column: pl.Series) -> str | None:
 class RunFolder(store.ResultFolder):
     """The folder of a run."""
 
+    def lacks_record(self) -> bool:
+        """Return whether the folder holds a run whose run.json is missing."""
+        # Only a run has such a file. It is written after run.json.
+        return not self.holds_run() and (self.path / store.VOCABULARY_FILE).is_file()
+
     def read_run(self) -> RunRecord:
         """Return the record in run.json.
 
@@ -284,7 +289,13 @@ class RunFolder(store.ResultFolder):
                 "which by default is runs/<model>-<method>-<identity>"
             )
         if not self.holds_run():
-            raise RunError(f"{self.path} is not a run folder: it has no {store.RUN_FILE}")
+            lack = f"it has no {store.RUN_FILE}"
+            if self.lacks_record():
+                raise RunError(
+                    f"the run in {self.path} is damaged, because {lack}: restore it, or run "
+                    f"{store.command_of(self.path)} again"
+                )
+            raise RunError(f"{self.path} is not a run folder: {lack}")
         path = self.path / store.RUN_FILE
         raw = store.read_json(path)
         if isinstance(raw, Mapping):
@@ -322,7 +333,7 @@ class RunFolder(store.ResultFolder):
         if name in (store.TOKENS_FILE, store.VOCABULARY_FILE):
             defect = _describe_defect_of_table(table)
             if defect is not None:
-                raise RunError(f"{self.path / name} {defect}: delete the file and run the same command again")
+                raise RunError(f"{self.path / name} {defect}: {store.repair_advice(self.path / name)}")
         return table
 
 

@@ -298,28 +298,11 @@ def _find_gaps_of_run(run: Run, which: str) -> list[str]:
             f"{which} in {run.path} covered {record.tokens:,} of {run.available:,} available tokens: "
             "detect without --sample and --tokens"
         )
-    if len(tokens) != record.tokens or tokens["token_id"].n_unique() != len(tokens):
-        reasons.append(
-            f"{run.path} has {len(tokens):,} rows in tokens.parquet for {record.tokens:,} tokens: delete the "
-            "folder and detect again"
-        )
-    if len(run.sticky) != run.result.sticky:
-        reasons.append(
-            f"{run.path} has {len(run.sticky):,} sticky tokens in tokens.parquet and "
-            f"{run.result.sticky:,} in run.json: delete the folder and detect again"
-        )
     without_verdict = _count_without_verdict(run)
     if without_verdict:
         reasons.append(
             f"{which} in {run.path} has no verdict on {without_verdict:,} of {len(tokens):,} tokens: detect "
             "again into another folder"
-        )
-    possible_verdicts = {verdict.value for verdict in run.method.TABLE.verdicts}
-    is_impossible = pl.col("verdict").is_not_null() & ~pl.col("verdict").is_in(possible_verdicts)
-    if not tokens.filter(is_impossible).is_empty():
-        reasons.append(
-            f"{run.path} has verdicts that the method {record.method} does not give: delete the folder and "
-            "detect again"
         )
     unknown_share = record.corpus.unknown or 0
     if unknown_share > LARGEST_UNKNOWN:

@@ -484,22 +484,22 @@ class ResultFolder:
                 ``columns`` and ``filled``.
         """
         path = self.path / name
-        advice = "run the same command again"
         if not path.is_file():
-            raise RunError(f"{self.path} has no {name}: the run is not finished, {advice}")
+            raise RunError(f"{self.path} has no {name}: run {command_of(self.path)} again to write it")
+        advice = repair_advice(path)
         try:
             # Read the bytes here, because polars cannot open a path that is not valid Unicode.
             table = pl.read_parquet(path.read_bytes())
         except (*_DAMAGE, OSError) as error:
-            raise RunError(f"{path} is damaged: delete it and {advice}") from error
+            raise RunError(f"{path} is damaged: {advice}") from error
         missing = [column for column in columns if column not in table.columns]
         if missing:
-            raise RunError(f"{path} has no column {missing[0]!r}: delete it and {advice}")
+            raise RunError(f"{path} has no column {missing[0]!r}: {advice}")
         types = columns if isinstance(columns, Mapping) else {}
         for column in columns:
             problem = _find_problem(table[column], types.get(column), is_filled=column in filled)
             if problem is not None:
-                raise RunError(f"{path} has {problem} in column {column!r}: delete it and {advice}")
+                raise RunError(f"{path} has {problem} in column {column!r}: {advice}")
         return table
 
     def write_shard(
@@ -655,7 +655,14 @@ def validated(kind: type[Validated], raw: Any, path: Path) -> Validated:
 
 def repair_advice(path: Path) -> str:
     """Return advice on what to do about a damaged file in a run folder."""
+    again = f"run {command_of(path.parent)} again"
     # Every file except the identity can be made again from the identity and the shards.
     if path.name != IDENTITY_FILE and (path.parent / IDENTITY_FILE).is_file():
-        return "restore it, or move it away and run the same command again, which continues from the shards"
-    return "restore it, or move the folder away and run the same command again"
+        return f"restore it, or move it away and {again}, which continues from the shards"
+    return f"restore it, or move the folder away and {again}"
+
+
+def command_of(folder: Path) -> str:
+    """Return how messages name the command that writes a folder: others read it, and would not repair it."""
+    is_run = any((folder / name).is_file() for name in (RUN_FILE, VOCABULARY_FILE))
+    return "the same `stickytoken detect`" if is_run else "the command that wrote it"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from stickytoken.errors import KEPT_NOTE, RunError
-from stickytoken.measurement import IDENTITY_FILE, ResultFolder, require_writable
+from stickytoken.measurement import IDENTITY_FILE, ResultFolder, command_of, require_writable
 from stickytoken.version import __version__
 
 if TYPE_CHECKING:
@@ -218,7 +218,8 @@ def require_result(result: M | None, folder: ResultFolder, called: str) -> M:
     """Return the result of a measurement; raise a RunError if it is None: the measurement isn't finished."""
     if result is None:
         raise RunError(
-            f"the {called} in {folder.path} is not finished: run the same command again to continue it"
+            f"the {called} in {folder.path} is not finished: run {command_of(folder.path)} again to "
+            "continue it"
         )
     return result
 

@@ -214,7 +214,7 @@ def read_known(path: Path) -> list[str]:
                 "or a file that scan wrote"
             )
     with reading(path):
-        return path.read_text("utf-8").splitlines()
+        return path.read_text("utf-8-sig").splitlines()
 
 
 def add_known(scan: Scan, path: Path) -> int:

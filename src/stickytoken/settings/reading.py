@@ -112,6 +112,10 @@ class Columns:
             parsed = list(Formatter().parse(self.template))
         except ValueError as error:
             raise InputError(f"template is {self.template!r}: {error}") from error
+        if any(format_spec or conversion for _, _, format_spec, conversion in parsed):
+            raise InputError(
+                f"template is {self.template!r}: write only the name of a column in braces, without ! or :"
+            )
         return [(literal, field or "") for literal, field, _, _ in parsed]
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 ScanFormat = StrEnum("ScanFormat", "TABLE JSON CSV SARIF")
 
 
-@command()
+@command(settings=("limit",))
 def scan(
     run: Annotated[Path, typer.Argument(metavar="RUN|RULES")],
     documents: opt.Argument[str],
@@ -54,7 +54,7 @@ def scan(
     out: opt.OutputOption[Path | None] = None,
     write_known: Annotated[Path | None, opt.setting()] = None,
     output_format: opt.FormatChoice[ScanFormat | None] = None,
-    limit: Annotated[int, opt.setting(min=1)] = 20,
+    limit: opt.ListLimit[int] = 20,
 ) -> None:
     """Find documents with copies of sticky tokens, special tokens written as text, or repeated words.
 

@@ -22,7 +22,7 @@ from stickytoken.encoders.files.description import (
     DESCRIBING_FILES,
     require_single_vectors,
 )
-from stickytoken.errors import InputError, ModelError
+from stickytoken.errors import InputError, ModelError, panics_as_errors
 from stickytoken.validation import suggestion
 
 # The short name of a model may stand for a repository of this organisation on the hub, or for the model that
@@ -360,7 +360,8 @@ def explained(source: ModelSource, purpose: str) -> Iterator[None]:
     try:
         if source.origin is Origin.HUB:
             _require_hub_for(source.name)
-        yield
+        with panics_as_errors():
+            yield
     except Exception as error:  # the tokenizers library raises bare Exceptions
         reason = " ".join(str(error).split()) or type(error).__name__
         if "custom code" in reason:  # transformers says so at length
