@@ -211,12 +211,13 @@ def _spell_copy(token: Token) -> str:
 def _insert_texts_at_random(
     copies: Sequence[str], text: str, path: Sequence[int], joining: Joining
 ) -> Iterator[str]:
-    # Yields the text with 1 copy, with 2 copies, and so on.
+    # Yields the text with 1 copy, with 2 copies, and so on. ``path`` has the number of words before each
+    # copy, earlier copies included.
     for copy, gap in _pair_with_gaps(copies, path):
         words = text.split()
         if joining is Joining.ATTACHED and words:
-            # A path assumes that every copy adds a word. Attached copies add no words, so a gap may lie
-            # beyond the last word.
+            # Attached copies add no words, though the path counts each as one: a gap may lie beyond the last
+            # word.
             words_before = min(gap, len(words))
             if words_before:
                 words[words_before - 1] += copy

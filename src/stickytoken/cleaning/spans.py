@@ -349,9 +349,11 @@ class SpanFinder:
         gaps = [document.gap(index) for index in range(stretch.first + 1, stretch.end)]
         is_hyphenated = stretch.period > 1 and set(gaps) == {"-"}  # as in "dict-of-dict-of-dict-of-dict"
         is_compound = is_hyphenated and len(gaps) < _MOST_IN_COMPOUND * stretch.period
-        # The stretch with the punctuation before its first copy, if the second copy has some too.
-        second_copy_gap = gaps[stretch.period - 1]
-        start = document.units.starts[stretch.first] - len(_read_marks(second_copy_gap).of_second)
+        # If copies begin with punctuation, as in "(able (able", the first copy probably does too. Then look
+        # from before its bracket.
+        gap_before_second_copy = gaps[stretch.period - 1]
+        mark_before_copies = _read_marks(gap_before_second_copy).of_second
+        start = document.units.starts[stretch.first] - len(mark_before_copies)
         end = document.units.ends[stretch.end - 1]
         in_table = _markup.is_in_row(document.text, start, end)
         return not (is_compound or in_table or _markup.is_in_brackets(document.text, start))

@@ -466,9 +466,10 @@ def dialect_of(path: Path, suffix: str, delimiter: str | None) -> Dialect:
 
 
 def _read_lines_to_sniff(path: Path) -> Iterator[str]:
-    """Yield the lines of a file for `dialect_of`, which reads the whole file before its rows are read.
+    """Yield the decoded lines of a file for `dialect_of`.
 
-    So nothing is counted, and damage is not reported here, but when the rows are read.
+    The rows are read again afterwards. That reading counts progress and reports damage; here, both are
+    discarded.
     """
     with open_rows_file(path) as (stream, _):
         for line in lines(stream, str(path), Meter()):

@@ -144,7 +144,8 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
     def _token_ids_or_hashes(self, texts: Sequence[str]) -> list[list[int]]:
         if not isinstance(self.tokenizer, CandidateTokenizer):
             return self.content_ids(texts)
-        # Without a tokenizer, hashes of the words take the place of token ids.
+        # A `CandidateTokenizer` stands in for an unpublished one, and only estimates numbers of tokens. So
+        # hashes of the words take the place of token ids.
         hashes_of_texts: list[list[int]] = []
         for text in texts:
             words = [word.encode("utf-8", "surrogatepass") for word in text.split()]

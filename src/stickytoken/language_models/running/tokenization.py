@@ -104,13 +104,16 @@ class _MergedQuotes:
         return TokenizedText(self.head, tuple((token_id,) for token_id in ids), self.tail)
 
     def split_from(self, content: Ids) -> TokenizedText:
-        # ``content`` has the ids of a quoted sentence, which may include the ids of merged quotation marks.
+        """Separate merged quotation marks from the ids of a quoted sentence, which become its words.
+
+        A mark that the tokenizer merged with a word of the sentence is not among the ids, and stays away.
+        """
         head = self.head if content[: len(self.head)] == self.head else ()
         content = content[len(head) :]
         has_tail = content[len(content) - len(self.tail) :] == self.tail
         tail = self.tail if has_tail else ()
         ids_between = content[: len(content) - len(tail)]
-        return _MergedQuotes(head, tail).with_words(ids_between)
+        return TokenizedText(head, tuple((token_id,) for token_id in ids_between), tail)
 
 
 @dataclass(frozen=True, slots=True)

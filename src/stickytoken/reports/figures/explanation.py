@@ -464,28 +464,32 @@ def _draw_embedding(rows: Sequence[Row], token: str) -> go.Figure:
 _LISTED_PAIRS = 10
 
 
-def _plot_attribution(name: str, cells: pl.DataFrame, pairs: pl.DataFrame) -> ReportFigure:
-    """Draw how much each pair of tokens contributes to the similarity of two texts."""
+def _plot_attribution(name: str, cells: pl.DataFrame, text_pairs: pl.DataFrame) -> ReportFigure:
+    """Draw how much each pair of tokens adds to the similarity of the first pair of texts.
+
+    A pair of texts is a carrier with copies, and an anchor.
+    """
     title = "One pair's similarity, token by token"
-    if pairs.is_empty():
+    if text_pairs.is_empty():
         return fig.figure_of_nothing(name, title, _READ_ATTRIBUTION, "no similarity was attributed")
-    pair = pairs.sort("pair").row(0, named=True)
-    cells_of_pair = cells.filter(pair=pair["pair"])
+    first_text_pair = text_pairs.sort("pair").row(0, named=True)
+    cells_of_pair = cells.filter(pair=first_text_pair["pair"])
     return ReportFigure(
         name,
         title,
         _draw_attribution(cells_of_pair),
-        _describe_attribution(pair),
+        _describe_attribution(first_text_pair),
         _READ_ATTRIBUTION,
         DataTable(("carrier with copies", "part", "anchor", "adds"), _make_attribution_rows(cells_of_pair)),
     )
 
 
-def _describe_attribution(pair: Row) -> str:
+def _describe_attribution(text_pair: Row) -> str:
     return (
-        f"The similarity of “{pair['carrier']}” and “{pair['anchor']}” is {pair['similarity_before']:.3f} "
-        f"without copies and {pair['similarity']:.3f} with copies. Of this, the rows of the copies "
-        f"contribute {pair['from_copies']:.3f}, and the rows of the carrier {pair['from_carrier']:.3f}."
+        f"The similarity of “{text_pair['carrier']}” and “{text_pair['anchor']}” is "
+        f"{text_pair['similarity_before']:.3f} without copies and {text_pair['similarity']:.3f} with copies. "
+        f"Of this, the rows of the copies contribute {text_pair['from_copies']:.3f}, and the rows of the "
+        f"carrier {text_pair['from_carrier']:.3f}."
     )
 
 
