@@ -121,7 +121,6 @@ def test_tokens_that_were_asked_for_are_all_listed(workspace, options, tmp_path,
         "pilot",
         "screen",
         "confirm-1",
-        "confirm-further",
         "report",
     ]
     (folder,) = Path("runs").iterdir()

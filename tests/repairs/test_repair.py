@@ -111,6 +111,17 @@ def own_run(run, folder):
     return stickytoken.open_run(folder / "run")
 
 
+def test_unknown_characters_may_still_become_the_unknown_token(run, tmp_path):
+    corpus = repaired.unused_corpus()
+    # In one text of twenty, so that the characters that the tokenizer doesn't know call for no warning.
+    texts = [f"{text} 🧳" if index % 20 == 0 else text for index, text in enumerate(corpus.texts)]
+    with_emoji = stickytoken.data.collect_sentences(texts, "emoji")
+    plain = repair(own_run(run, tmp_path), ["[UNK]"], out=tmp_path / "out", sentences=with_emoji)
+    assert plain.tokens["strategy"].to_list() == ["plain-specials"]
+    failed = [check.name for check in plain.record.verification.checks if not check.passed]
+    assert "unreachable" not in failed
+
+
 def test_no_text_produces_an_unreachable_entry(run, task, tmp_path):
     options = {"sentences": repaired.unused_corpus(), "task": task}
     settings = RepairSettings(strategy="unreachable")
@@ -326,6 +337,14 @@ def test_a_token_without_a_row_is_refused(rowless_run, tmp_path, settings):
     with pytest.raises(RepairError, match=naming("'<extra>'", token_id)):
         repair(rowless_run, [token_id], out=tmp_path / "model", settings=settings)
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("named", [("river", "<extra>"), ("<extra>", "river")])
+def test_a_token_without_a_row_beside_another_is_the_one_that_is_refused(rowless_run, tmp_path, named):
+    vocabulary = rowless_run.vocabulary
+    ids = [vocabulary.filter(token=token)["token_id"].item() for token in named]
+    with pytest.raises(RepairError, match=naming("'<extra>'")):
+        quick(rowless_run, tmp_path / "model", strategy="nearest", tokens=ids)
 
 
 def test_the_text_of_a_token_without_a_row_becomes_plain(rowless_run, tmp_path):

@@ -211,7 +211,7 @@ CLAIMS = {
             ),
         ),
         ("With all-MiniLM-L6-v2, 2.7 times as many searches", ratios(TYPED_MINILM, "[CLS] before")),
-        ("It used 240 documents", [len(bundled_collection().documents)]),
+        ("with 240 documents", [len(bundled_collection().documents)]),
         ("short texts differ 51% less", MINILM.erased("ذ")[:1]),
         ("in the top three of 2.3 times as many queries", MINILM.push(CLS)[:1]),
         ("with eight ذ, 73% of a document's own queries", [FOUND["ذ"]]),
@@ -314,7 +314,7 @@ CLAIMS = {
             [100 * ESTIMATE["cost"], 100 * ESTIMATE["most_cost"], ESTIMATE["price"]],
         ),
         ("the first rounds cost 0.9 cents", [100 * ESTIMATE["cost"]]),
-        ("9 minutes of processor time", [DETECTION["processor_seconds"] / 60]),
+        ("10 minutes of processor time", [DETECTION["processor_seconds"] / 60]),
     ],
     "docs/tutorial.md": [
         *((f"## {number}. ", [number]) for number in range(1, 6)),

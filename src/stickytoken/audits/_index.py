@@ -206,7 +206,7 @@ def read_index(
     without_text = len(readable) - len(documents)
     without_tokens = len(sampled) - len(document_numbers)
     record = IndexRecord(
-        name=collection.name if not isinstance(source, (str, Path)) else Path(source).name,
+        name=collection.name if not isinstance(source, (str, Path)) else Path(source).absolute().name,
         read=len(readable),
         documents=len(document_numbers),
         cut=sum(text.cut for text in truncated_by_number.values()),

@@ -109,7 +109,7 @@ def token_conclusions(audit: Audit) -> list[str]:
     if not sentences:  # no token is sticky or undecided
         over = "over the queries of all topics together" if about_topics else "among these documents"
         sentences.append(f"No token that was measured is sticky {over}.")
-    if audit.sticky.is_empty():
+    if audit.sticky.is_empty() and not audit.tokens.is_empty():
         sentences += _name_strongest(audit)
     return [*sentences, *about_topics, rule]
 

@@ -221,13 +221,16 @@ class RepairJob:
         return self.built_model
 
     def _find_nearest(self, embeddings: NDArray[np.float32], ids: Sequence[int]) -> dict[int, int]:
-        """Return the id of the nearest ordinary token for each token, by the cosine of their centred rows."""
-        for token_id in ids:
-            if token_id >= len(embeddings):
-                raise RepairError(
-                    f"the model has no row for token {self._name(token_id)!r} (id {token_id}) that could be "
-                    "replaced: leave the token out"
-                )
+        """Return the id of the nearest ordinary token, by the cosine of centred rows, keyed by token id.
+
+        A token without a row is left out.
+        """
+        ids_with_row = [token_id for token_id in ids if token_id < len(embeddings)]
+        if ids and not ids_with_row:
+            raise RepairError(
+                f"the model has no row for token {self._name(ids[0])!r} (id {ids[0]}) that could be "
+                "replaced: leave the token out"
+            )
         typical_ids = [token_id for token_id in self._find_typical_tokens() if token_id < len(embeddings)]
         if not typical_ids:
             raise RepairError(
@@ -235,7 +238,7 @@ class RepairJob:
             )
         centred = unit_vectors(embeddings - embeddings.mean(axis=0))  # shape (V, D)
         nearest = {}
-        for token_id in ids:
+        for token_id in ids_with_row:
             similarities = centred[typical_ids] @ centred[token_id]  # one per typical token
             nearest[token_id] = typical_ids[int(np.argmax(similarities))]
         return nearest

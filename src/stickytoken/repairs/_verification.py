@@ -196,7 +196,11 @@ def verify(
         check_neighbours(measured_neighbours),
         changes.check_other_texts(texts),
     ]
-    unreached_tokens = [token for token in tokens if token.strategy in TOKENIZER_STRATEGIES]
+    # What the tokenizer doesn't know still becomes its unknown token, even if this is plain text as typed.
+    unknown_id = repaired.encoder.tokenizer.unknown_id
+    unreached_tokens = [
+        token for token in tokens if token.strategy in TOKENIZER_STRATEGIES and token.token_id != unknown_id
+    ]
     if unreached_tokens:
         checks.append(_check_unreachable(repaired.encoder, unreached_tokens, texts))
     texts_with_tokens = [text for token in tokens for text in _make_test_texts(token.text)]

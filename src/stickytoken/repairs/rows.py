@@ -48,13 +48,14 @@ def make_related_rows(
         seed: seed for the choice of the sample.
 
     Returns:
-        The new rows, keyed by token id, each of shape (D,). They do not depend on each other. An entry that
-        has neither relatives nor pieces is left out.
+        The new rows, keyed by token id, each of shape (D,). They do not depend on each other. An entry is
+        left out if it has no row in the matrix, or neither relatives nor pieces.
 
     Raises:
         RepairError: no row can be made.
     """
     matrix = _require_matrix(model, ids)
+    ids = [token_id for token_id in ids if 0 <= token_id < len(matrix)]
     backend = _require_backend(model.tokenizer)
     not_used = frozenset((*ids, *avoided))
     spellings = _spell_entries(backend, ids, len(matrix))
@@ -94,7 +95,7 @@ def make_related_rows(
 
 
 def _require_matrix(model: SentenceTransformer, ids: Sequence[int]) -> Rows:
-    """Return the embedding matrix of a model, shape (V, D), after a check that it has a row for each id."""
+    """Return the embedding matrix of a model, shape (V, D), after a check that it has a row for some id."""
     from stickytoken.inspection.module_embedding import input_embeddings
 
     embedding: Any = input_embeddings(model)
@@ -104,9 +105,8 @@ def _require_matrix(model: SentenceTransformer, ids: Sequence[int]) -> Rows:
             "unreachable"
         )
     matrix: Rows = embedding.weight.detach().float().cpu().numpy()
-    for token_id in ids:
-        if not 0 <= token_id < len(matrix):
-            raise RepairError(f"the model has no token id {token_id}: name an entry of its vocabulary")
+    if ids and not any(0 <= token_id < len(matrix) for token_id in ids):
+        raise RepairError(f"the model has no row for token id {ids[0]}: leave this token out")
     return matrix
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from functools import cached_property
 from itertools import chain
@@ -199,9 +199,16 @@ class BatchEngine:
                 batches.append(batch)
             except torch.OutOfMemoryError as error:
                 self._lower_budget(batch, lengths[batch[0]], error)  # raises an error for a single input
-                first_half, second_half = np.array_split(batch, 2)
-                waiting.extendleft([second_half, first_half])  # adds one after the other at the left end
+                waiting = deque(self._divide_batches([batch, *waiting], lengths))
         return batches, outputs
+
+    def _divide_batches(
+        self, batches: Iterable[NDArray[np.intp]], lengths: Sequence[int]
+    ) -> Iterator[NDArray[np.intp]]:
+        for batch in batches:
+            tokens = len(batch) * lengths[batch[0]]
+            part_count = min(len(batch), math.ceil(tokens / self.token_budget))
+            yield from np.array_split(batch, part_count)
 
     def _lower_budget(self, batch: NDArray[np.intp], length: int, error: Exception) -> None:
         # Halves the budget after a batch of inputs with ``length`` tokens each that did not fit into memory.
