@@ -14,7 +14,7 @@ from stickytoken.cleaning import document_counts
 from stickytoken.detection.run import NextStep
 from stickytoken.methods import Column, wording
 from stickytoken.methods.measures import ERASED, PUSH
-from stickytoken.methods.wording import Harm, describe_found, describe_push
+from stickytoken.methods.wording import Harm, describe_found, describe_push, with_interval
 from stickytoken.search import COPIES, TOP
 from stickytoken.settings.reading import columns_of
 from stickytoken.validation import beginning
@@ -145,9 +145,8 @@ def _name_topics(audit: Audit) -> list[str]:
         push = number(row["push"], _PUSH_DIGITS, PUSH.unit)
         sentences.append(
             f"For the {counted(row['queries'], 'query', 'queries')} of the topic {quoted(row['topic'])}, "
-            f"{describe_push(row['token'], push)} "
-            f"({_push_interval(row)}; {number(row['push_of_all'], _PUSH_DIGITS, PUSH.unit)} for all "
-            "queries)."
+            f"{describe_push(row['token'], with_interval(push, _push_interval(row)))}, and into "
+            f"{number(row['push_of_all'], _PUSH_DIGITS, PUSH.unit)} as many over all queries."
         )
     return sentences
 
@@ -158,7 +157,7 @@ def _describe_harm(audit: Audit, row: Mapping[str, Any]) -> str:
     if result.ordinary_push is None or result.ordinary_found is None or result.found_without is None:
         # No random token could be measured, or it is not known which documents answer a query.
         push = number(row["push"], _PUSH_DIGITS, PUSH.unit)
-        return f"{describe_push(row['token'], push)} ({_push_interval(row)})."
+        return f"{describe_push(row['token'], with_interval(push, _push_interval(row)))}."
     harm = Harm(
         token=row["token"],
         push=row["push"],
@@ -166,20 +165,21 @@ def _describe_harm(audit: Audit, row: Mapping[str, Any]) -> str:
         ordinary_push=result.ordinary_push,
         ordinary_found=result.ordinary_found,
         found_without=result.found_without,
+        push_interval=_push_interval(row),
+        found_interval=_found_interval(row),
     )
     hidden, pushed = harm.shares  # both as shares of the way to a severe token, so that they compare
     if pushed > hidden:
-        push = number(row["push"], _PUSH_DIGITS, PUSH.unit)
-        return sentence(f"{harm.pushes}; {push} has the {_push_interval(row)}")
-    return sentence(f"{harm.hides}; {percent(row['found'])} has the {_found_interval(row)}")
+        return sentence(harm.pushes)
+    return sentence(harm.hides)
 
 
 def _push_interval(row: Mapping[str, Any]) -> str:
-    return f"interval {interval(row['push_low'], row['push_high'], _PUSH_DIGITS, PUSH.unit)}"
+    return interval(row["push_low"], row["push_high"], _PUSH_DIGITS, PUSH.unit)
 
 
 def _found_interval(row: Mapping[str, Any]) -> str:
-    return f"interval {interval(row['found_low'], row['found_high'], 0, '%')}"
+    return interval(row["found_low"], row["found_high"], 0, "%")
 
 
 def _name_strongest(audit: Audit) -> list[str]:
@@ -188,14 +188,15 @@ def _name_strongest(audit: Audit) -> list[str]:
     pushing = by_push.row(0, named=True)
     sentences = [
         f"{quoted(pushing['token'])} pushes most: {COPIES} copies put a document into "
-        f"{number(pushing['push'], _PUSH_DIGITS, PUSH.unit)} as many wrong results "
-        f"({_push_interval(pushing)})."
+        f"{with_interval(number(pushing['push'], _PUSH_DIGITS, PUSH.unit), _push_interval(pushing))} as many "
+        "wrong results."
     ]
     if audit.result.found_without is not None:
         hiding = audit.tokens.sort("found", "token_id").row(0, named=True)
         sentences.append(
-            f"{quoted(hiding['token'])} hides most: {describe_found(hiding['found'])} "
-            f"({_found_interval(hiding)}; {percent(audit.result.found_without)} without copies)."
+            f"{quoted(hiding['token'])} hides most: "
+            f"{describe_found(with_interval(percent(hiding['found']), _found_interval(hiding)))} "
+            f"({percent(audit.result.found_without)} without copies)."
         )
     return sentences
 
@@ -380,7 +381,9 @@ def setup(audit: Audit) -> str:
     further = ""
     if result.further_ids:
         tokens = counted(result.further_tokens, "token")
-        further = f" {tokens} that may push got into {len(result.further_ids)}."
+        further = (
+            f" Copies of {tokens} that may push were also written into {len(result.further_ids)} documents."
+        )
     return (
         f"Measured by exact search: {counted(index.queries, 'query', 'queries')} ({index.queries_from}) "
         f"among {index.documents:,} documents{about_documents}. {len(result.stuffed_ids)} documents got "
@@ -411,7 +414,8 @@ def done(audit: Audit) -> str:
     further = ""
     if audit.result.further_ids:
         tokens = counted(audit.result.further_tokens, "token")
-        further = f" {tokens} that may push got into {len(audit.result.further_ids)}."
+        documents = len(audit.result.further_ids)
+        further = f" Copies of {tokens} that may push were also written into {documents} documents."
     return (
         f"{COPIES} copies of each of {counted(len(audit.tokens), 'token')} were written into "
         f"{counted(len(audit.result.stuffed_ids), 'document')}, one at a time, and "

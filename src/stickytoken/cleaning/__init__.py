@@ -38,18 +38,6 @@ __all__ = [
 _FORMAT = "stickytoken cleaner"
 _WRITE_RULES = "write one with `stickytoken clean RUN --rules-out FILE` or `Cleaner.save`"
 _TYPE_OF_ENTRY: Mapping[str, type] = {"rules": dict, "source": dict}
-# Entries that earlier versions wrote, with the values that asked for nothing special. Other values chose what
-# to do with findings, which is no longer part of the rules.
-_EARLIER_DEFAULTS: Mapping[str, object] = {
-    "actions": {
-        "flagged": "remove",
-        "special": "remove",
-        "repetition": "remove",
-        "suspected": "report",
-    },
-    "replacement": "\N{HORIZONTAL ELLIPSIS}",
-    "remove_all": False,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,10 +174,8 @@ class Cleaner:
             if not isinstance(document.get(entry), expected_type):
                 raise InputError(f"{name} is damaged: its entry {entry!r} is missing or of the wrong type")
         for entry, value in document.items():
-            is_known = entry in ("format", "unsafe_fixes", *_TYPE_OF_ENTRY)
-            # Earlier versions had more entries, which are accepted with the value that they had by default.
-            is_earlier_default = entry in _EARLIER_DEFAULTS and value == _EARLIER_DEFAULTS[entry]
-            if not is_known and not is_earlier_default:
+            # Earlier versions wrote more, which chose what to do with findings.
+            if entry not in ("format", "unsafe_fixes", *_TYPE_OF_ENTRY):
                 raise InputError(
                     f"{name} has the entry {entry!r} with the value {shown(value)}, which this version of "
                     "stickytoken does not follow: write the rules again with `stickytoken clean RUN "

@@ -182,9 +182,9 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
                     shard_probes = shard_probes_for(encoder.device)
                 # The record has a result if a file of a finished run was deleted. It is measured again.
                 unfinished = held.record.model_copy(update={"result": None})
-                # A run begins once nothing can be refused any more: when the runner first encodes texts for
-                # the plan, or else when the plan is made. Both times, this function is called, and only the
-                # first call has an effect.
+                # The first files are written after the last check of what the user passed: when the runner
+                # first encodes texts for the plan or, if it doesn't, when the plan is made. Both call this
+                # function, and only the first call has an effect.
                 begin_once = cache(partial(held.begin, unfinished))
                 runner = Runner(opened, folder, progress, shard_probes, begin=begin_once)
                 # An interrupted session may have left its plan.

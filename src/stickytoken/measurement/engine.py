@@ -195,8 +195,6 @@ def run_work(
     engine: Engine,
     store: ShardStore,
     progress: ProgressCallback,
-    *,
-    title: str | None = None,
 ) -> list[pl.DataFrame]:
     """Compute the shards that a store lacks, keep them there, and return the tables of all shards.
 
@@ -207,12 +205,10 @@ def run_work(
         engine: computes the shards.
         store: keeps the shards.
         progress: called before the first shard, and then after every shard.
-        title: name of the stage in progress reports; if None, the name of the work.
 
     Returns:
         One table per shard, in the order of ``shards``.
     """
-    title = title or work.name
     total = sum(rows.size(shard) for shard in shards)
     tables: dict[int, pl.DataFrame] = {}  # keyed by the index of the shard
     missing: list[Shard[Item]] = []
@@ -223,7 +219,7 @@ def run_work(
         else:
             tables[shard.index] = table
     done_earlier = total - sum(rows.size(shard) for shard in missing)
-    progress(Progress(title, done_earlier, total, unit=rows.unit))
+    progress(Progress(work.name, done_earlier, total, unit=rows.unit))
     computed = 0
     sequences = 0
     for result in engine.compute(work, missing):
@@ -231,7 +227,7 @@ def run_work(
         tables[index] = store.write_shard(work.name, index, result.rows, result.cost)
         computed += rows.size(result.shard)
         sequences += result.cost.sequences
-        progress(Progress(title, done_earlier + computed, total, computed, sequences, unit=rows.unit))
+        progress(Progress(work.name, done_earlier + computed, total, computed, sequences, unit=rows.unit))
     # An earlier session may have divided the work into more shards. `ResultFolder.total_cost` would count
     # their texts too.
     store.remove_shards_from(work.name, len(shards))

@@ -81,9 +81,14 @@ def describe_push(token: str, push: str) -> str:
     return f"{COPIES} copies of {quoted(token)} put a document into {push} as many wrong results"
 
 
-def describe_found(found: float) -> str:
-    """Say how often a document is found by the queries that it answers."""
-    return f"{percent(found)} of the queries that a document answers find it among the first {TOP} results"
+def describe_found(found: str) -> str:
+    """Say how often a document is found by the queries that it answers; ``found`` is like "73%"."""
+    return f"{found} of the queries that a document answers find it among the first {TOP} results"
+
+
+def with_interval(value: str, interval: str) -> str:
+    """Return a number with its interval behind it, such as "73% (61% to 82%)", if there is an interval."""
+    return f"{value} ({interval})" if interval else value
 
 
 def harm_shares(hidden: float, push: float) -> tuple[float, float]:
@@ -107,6 +112,8 @@ class Harm(NamedTuple):
         ordinary_push: the push of an ordinary token.
         ordinary_found: the share with copies of an ordinary token.
         found_without: the share without copies.
+        push_interval: the interval of the push as text, if it is to be given.
+        found_interval: the interval of the share as text, if it is to be given.
     """
 
     token: str
@@ -115,6 +122,8 @@ class Harm(NamedTuple):
     ordinary_push: float
     ordinary_found: float
     found_without: float
+    push_interval: str = ""
+    found_interval: str = ""
 
     @property
     def shares(self) -> tuple[float, float]:
@@ -127,8 +136,9 @@ class Harm(NamedTuple):
     @property
     def hides(self) -> str:
         """How often a document with copies is found by the queries that it answers."""
+        found = with_interval(percent(self.found), self.found_interval)
         return (
-            f"With {COPIES} copies of {quoted(self.token)}, {describe_found(self.found)} "
+            f"With {COPIES} copies of {quoted(self.token)}, {describe_found(found)} "
             f"({percent(self.found_without)} without copies, {percent(self.ordinary_found)} with copies of "
             "an ordinary token)"
         )
@@ -136,7 +146,7 @@ class Harm(NamedTuple):
     @property
     def pushes(self) -> str:
         """In how many wrong results a document with copies is."""
-        said = describe_push(self.token, PUSH.text(self.push))
+        said = describe_push(self.token, with_interval(PUSH.text(self.push), self.push_interval))
         return f"{said} ({PUSH.text(self.ordinary_push)} with copies of an ordinary token)"
 
 
