@@ -34,7 +34,7 @@ COMPARABLE = (
 
 # Minimum share of the published tokens that must be in the vocabulary of a run. If fewer are, the run is
 # taken to be of another model.
-_SAME_VOCABULARY = 0.5
+_LEAST_SHARE_KNOWN = 0.5
 
 
 @dataclass(frozen=True)
@@ -307,7 +307,7 @@ def beside_run(run: Run, name: str) -> BesideRun:
     published = published.join(vocabulary, on=["token_id", "token"], how="left", maintain_order="left")
     is_known = pl.col("known").fill_null(value=False)  # null after the join if the vocabulary lacks the token
     unknown = int(published.select((~is_known).sum()).item())
-    if len(published) - unknown < _SAME_VOCABULARY * len(published):
+    if len(published) - unknown < _LEAST_SHARE_KNOWN * len(published):
         raise InputError(
             f"only {len(published) - unknown} of the {len(published)} published tokens of {name} are in the "
             f"vocabulary of the run in {run.path}, whose model is {run.model_name}: pass a run of {name}"
@@ -324,6 +324,9 @@ def beside_run(run: Run, name: str) -> BesideRun:
         if column != "token_id"
     )
     examined = tokens.filter(is_known & pl.col("examined"))
+    # Tokens that were only screened are in fewer texts than those that were confirmed.
+    most_texts = run.tokens["texts"].max()
+    screened = examined.filter(pl.col("texts") < most_texts)
     erased = None
     # The means are compared only in a run of the whole vocabulary: a random sample has too few of the
     # published tokens, and tokens chosen by name say nothing about all other tokens.
@@ -339,7 +342,7 @@ def beside_run(run: Run, name: str) -> BesideRun:
         unexamined=len(published) - unknown - len(examined),
         sticky=int((examined["verdict"] == "sticky").sum()),
         erased=erased,
-        screened=int((examined["texts"] < run.tokens["texts"].max()).sum()),
+        screened=len(screened),
     )
 
 

@@ -228,7 +228,10 @@ def _divide_by_ordinary_push(
 
 
 def _find_tokens_that_may_push(job: AuditJob, stuffed: Mapping[int, Stuffed]) -> list[Token]:
-    # The push reaches its threshold, with the whole interval or not.
+    """Return the tokens whose push reaches its threshold, even if the low end of its interval doesn't.
+
+    They are measured in more documents, which narrows the interval.
+    """
     deviations = _join_run(list(stuffed), job.run.tokens)["vector_deviation"]
     needed = thresholds(deviations.fill_null(np.nan).to_numpy(), job.rule)[PUSH.key]
     return [

@@ -127,7 +127,7 @@ class TextEncoderBase(ABC):
         tokenized = []
         for ids in self.content_ids(texts):
             words = tuple((token_id,) for token_id in ids)
-            tokenized.append(TokenizedText((), words))
+            tokenized.append(TokenizedText(head=(), words=words))
         return tokenized
 
     def fits(self, ids: Sequence[int]) -> bool:

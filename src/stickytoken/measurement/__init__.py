@@ -320,39 +320,39 @@ class ResultFolder:
 
     Args:
         path: the folder.
-        began: when this measurement session began, as returned by `time.perf_counter`. If ``began`` is
+        started_at: when this measurement session began, by `time.perf_counter`. If ``started_at`` is
             passed, the wall time of all sessions is recorded in the folder.
     """
 
-    def __init__(self, path: Path, began: float | None = None) -> None:
+    def __init__(self, path: Path, started_at: float | None = None) -> None:
         self.path = path
-        self._began = began
+        self._started_at = started_at
         self._earlier_seconds = 0.0
-        self._time_recorded: float | None = None  # when TIME_FILE was last written; None outside a session
+        self._last_recorded_at: float | None = None  # when TIME_FILE was last written; None outside a session
 
     @property
     def seconds(self) -> float:
         """Total wall time of all sessions so far, including this session, in seconds."""
-        session = 0.0 if self._began is None else time.perf_counter() - self._began
+        session = 0.0 if self._started_at is None else time.perf_counter() - self._started_at
         return self._earlier_seconds + session
 
     def begin_session(self) -> None:
-        """Add the time of earlier sessions to ``seconds``, and start recording the time of this session."""
-        if self._began is None:
+        """Count the time of earlier sessions too, and start recording the time of this one."""
+        if self._started_at is None:  # a folder that is only read
             return
         record = self.read_record(TIME_FILE, TimeRecord)
         if record is not None:
             self._earlier_seconds = record.seconds
-        self._time_recorded = self._began
+        self._last_recorded_at = self._started_at
 
     def end_session(self) -> None:
         """If a session is being recorded, record its final time, and stop recording."""
-        if self._time_recorded is not None:
+        if self._last_recorded_at is not None:
             self._record_time()
-            self._time_recorded = None
+            self._last_recorded_at = None
 
     def _record_time(self) -> None:
-        self._time_recorded = time.perf_counter()
+        self._last_recorded_at = time.perf_counter()
         self.write_record(TIME_FILE, TimeRecord(seconds=round(self.seconds, 1)))
 
     @contextmanager
@@ -521,7 +521,7 @@ class ResultFolder:
         seal = _SEAL + hashlib.sha256(content).digest()
         make_folder(path.parent)
         write_atomically(path, content[:footer_start] + seal + content[footer_start:])
-        recorded = self._time_recorded
+        recorded = self._last_recorded_at
         if recorded is not None and time.perf_counter() - recorded >= _TIME_INTERVAL:
             self._record_time()
         return frame

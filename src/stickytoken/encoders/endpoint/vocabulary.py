@@ -28,7 +28,7 @@ _OFFLINE = (
 _BYTES_PER_TOKEN = 4
 _WORD = re.compile(r"[A-Za-z]+")
 # Number of ordinary words added to the candidates, whose measurements show what is normal for the model.
-_ORDINARY_WORDS = 2000
+_ORDINARY_WORD_COUNT = 2000
 
 
 def vocabulary_of(tokenizer: Any, candidates: str | Path | Sequence[str] | None) -> RoundTripTokenizer | None:
@@ -154,7 +154,7 @@ def _find_ordinary_words(excluded: Collection[str]) -> list[str]:
     words: dict[str, None] = {}  # a set that keeps the order
     for text in load_sentences().texts:
         words.update(dict.fromkeys(_WORD.findall(text)))
-    return [word for word in words if word not in excluded][:_ORDINARY_WORDS]
+    return [word for word in words if word not in excluded][:_ORDINARY_WORD_COUNT]
 
 
 class _Tiktoken:

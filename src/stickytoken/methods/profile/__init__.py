@@ -291,7 +291,7 @@ def _make_rows_of_unmeasured_tokens(job: Job[ProfileSettings]) -> pl.DataFrame:
         schema_overrides={"token_id": pl.Int64, "reason": pl.String, "copies_seen": pl.Float64},
     )
     rows = job.vocabulary.frame().join(rows, on="token_id")
-    # Without rows, the column would be in tokens.parquet even if no copies were counted.
+    # No row has a value, so leave the column out of tokens.parquet.
     return rows if ids else rows.drop("copies_seen")
 
 

@@ -633,9 +633,11 @@ def predict_push(effects: Effects, panel: DocumentPanel) -> NDArray[np.float64]:
 
     With copies, the similarity of a document to a query is (1 - k) times that without, plus the dot product
     of the query and the pull p; see `stickytoken.methods.statistics.Effects`. The pull was fitted to vectors
-    of length 1. If vectors of other lengths are compared by their dot product, the pull is multiplied by the
-    length of the document's vector, and copies are assumed not to change this length. Copies do more in a
-    sentence than in a document, so the prediction only ranks tokens.
+    of length 1. The push is the weighted number of pairs in which a document exceeds the limit for a first
+    result of a query that it doesn't answer, with copies divided by without. If vectors of other lengths are
+    compared by their dot product, the pull is multiplied by the length of the document's vector, and copies
+    are assumed not to change this length. Copies do more in a sentence than in a document, so the prediction
+    only ranks tokens.
 
     The similarity of the panel must be one of `PREDICTABLE`.
     """
