@@ -104,8 +104,8 @@ def test_without_a_sticky_token_the_largest_numbers_are_said(finished):
     benign = with_verdicts(finished)
     finding, pushing, hiding, rule = wording.token_conclusions(benign)
     assert says(finding, "No token", "sticky")
-    assert f"{benign.tokens['push'].max():.2f}× as many" in pushing
-    assert f"{benign.tokens['found'].min():.0%} of the queries" in hiding
+    assert f"{benign.tokens['push'].max():.2f}× (" in pushing
+    assert f"{benign.tokens['found'].min():.0%} (" in hiding
     assert "1.5 times" in rule
 
 
@@ -128,7 +128,7 @@ def test_the_answer_is_no_with_the_largest_push(finished):
     benign = without_copies(with_verdicts(finished))
     answer = wording.answer(benign)
     assert (answer.word, answer.tone) == ("No", "clean")
-    assert f"{benign.tokens['push'].max():.2f}× as many" in answer.sentence
+    assert f"{benign.tokens['push'].max():.2f}× (" in answer.sentence
 
 
 def test_the_answer_is_perhaps_if_a_token_may_hide_or_push(finished):
