@@ -78,7 +78,8 @@ def test_a_device_out_of_memory_gets_smaller_batches_and_the_same_vectors(
     assert np.abs(encoder.encode(texts) - expected).max() < 1e-6
     messages = [record.message for record in caplog.records]
     assert all(says(message, "memory", "cpu") for message in messages)
-    assert messages
+    # Each halves the batches that still wait, too, so that these don't run out of memory one by one.
+    assert 0 < len(messages) <= math.ceil(math.log2(len(texts)))
     caplog.clear()
     assert np.abs(encoder.encode(texts) - expected).max() < 1e-6
     assert len(caplog.records) < len(messages) or fits == 1
