@@ -365,7 +365,7 @@ FURTHER_CLAIMS = {
         ("20% or 1.25 times is enough", [HIDES_UNUSUAL, PUSHES_UNUSUAL]),
         ("The low end of the 90% interval", [LEVEL]),
         ("measured 155 tokens again", [TOKENS_AGAIN]),
-        ("18 sticky ones, 16 are flagged again, and 46 others", AGAIN),
+        ("18 sticky ones, 16 are flagged again, and 46 others", [AGAIN[1], AGAIN[0], AGAIN[2]]),
         ("14 and 19 of the 155 are sticky, and the 14 are", [*HALVES, TOKENS_AGAIN, HALVES[0]]),
         (
             "| random tokens | −0.19 | 0.09 | −0.15 |",
