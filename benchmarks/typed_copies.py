@@ -5,8 +5,8 @@ is searched for its queries. Everything is encoded by sentence-transformers and 
 here depends on what stickytoken measures.
 
 `measure` needs Cranfield in the layout of BEIR, the folder of a model, and a repaired copy of it if there is
-one. `counts` measures other numbers of copies than eight. `draw` draws the picture of the README from the
-result file.
+one. `counts` measures other numbers of copies than eight, and keywords. `draw` draws the picture of the
+README from the result file.
 
     python benchmarks/typed_copies.py measure MODEL "[CLS]" --repaired FOLDER
     python benchmarks/typed_copies.py draw
@@ -15,6 +15,8 @@ result file.
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Sequence
 from itertools import cycle, islice
 from pathlib import Path
@@ -28,6 +30,7 @@ import typer
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
+from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
 from bench import IMAGES, RESULTS, SHARED, commands, json_lines, units, write_json
 
@@ -132,6 +135,14 @@ def copies_of(word: str, count: int = COPIES) -> str:
     return " ".join([word] * count)
 
 
+def keywords_of(queries: Sequence[str], count: int) -> list[str]:
+    """Return the words that most queries contain, most frequent first, without stop words."""
+    word_sets = [set(re.findall("[a-z]+", query.lower())) - ENGLISH_STOP_WORDS for query in queries]
+    query_counts = Counter(word for words in word_sets for word in words)
+    # In alphabetical order where equally many queries contain them, so that the choice is always the same.
+    return sorted(query_counts, key=lambda word: (-query_counts[word], word))[:count]
+
+
 def figures(
     label: str, hits: NDArray[np.float64], without: NDArray[np.float64], is_answer: NDArray[np.bool_]
 ) -> dict[str, Any]:
@@ -222,8 +233,9 @@ def counts(
     folder: Annotated[Path, typer.Option(help="Cranfield in the layout of BEIR.")] = SHARED
     / "data/cranfield",
 ) -> None:
-    """Measure fewer copies than eight, and eight with a word between each two.
+    """Measure fewer copies than eight, eight with a word between each two, and keywords instead.
 
+    Keywords are the words that most queries contain, as someone would type them who knows the queries.
     The result is benchmarks/results/typed_counts.json.
     """
     collection = CranfieldSample(folder, document_count=1398, query_count=225, sample_count=120)
@@ -239,9 +251,18 @@ def counts(
         # As someone would type them to evade a search for copies in a row.
         interleaved = " ".join(f"{word} {between}" for between in islice(cycle(ORDINARY), COPIES))
         hits_by_label[f"{COPIES} × {word}, each before an ordinary word"] = search.hits(before=interleaved)
+    keywords = keywords_of(collection.queries, COPIES)
+    hits_by_label[f"{COPIES} × {keywords[0]}, the most frequent word of the queries"] = search.hits(
+        before=copies_of(keywords[0])
+    )
+    hits_by_label[f"the {COPIES} most frequent words of the queries"] = search.hits(before=" ".join(keywords))
+    for word in words:
+        hits_by_label[f"{COPIES} × {word}, then these words"] = search.hits(
+            before=f"{copies_of(word)} {' '.join(keywords)}"
+        )
     rows = [figures(label, hits, without, collection.is_answer) for label, hits in hits_by_label.items()]
     command = f"python benchmarks/typed_copies.py counts {name} {' '.join(words)}"
-    write_json("typed_counts", command=command, model=name, words=words, rows=rows)
+    write_json("typed_counts", command=command, model=name, words=words, keywords=keywords, rows=rows)
     for row in rows:
         print(row)
 

@@ -116,6 +116,15 @@ def test_a_strike_tag_is_a_special_token_only_in_plain_text():
     rules = CleaningRules(specials=("<s>", "</s>"))
     assert {span.fix for span in find_spans("air <s> flow </s>", rules)} == {Fix.SAFE}
     assert {span.fix for span in find_spans("<p>air <s>flow</s></p>", rules)} == {Fix.NONE}
+    struck = "<ul><li><s>air</s></li><li><s>flow</s> <s>layer</s></li></ul>"
+    assert {span.fix for span in find_spans(struck, rules)} == {Fix.NONE}
+
+
+@pytest.mark.parametrize("copies", ["<s>" * 8, "<s> . " * 8, "<s></s>" * 4, "<s><i></i>" * 8, "<s>a " * 8])
+def test_copies_of_a_strike_tag_are_removed_from_html_too(copies):
+    rules = CleaningRules(specials=("<s>", "</s>"))
+    spans = find_spans(f"<p>air <s>flow</s></p><p>{copies}</p>", rules)
+    assert [span.fix for span in spans] == [Fix.NONE, Fix.NONE, *[Fix.SAFE] * 8]
 
 
 def test_flagged_words_in_a_repeated_phrase_are_found_and_the_other_words_are_not():

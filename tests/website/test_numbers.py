@@ -74,6 +74,7 @@ class ModelPage:
         self.in_documents = self.number(r"(\S+) tokens were measured in the bundled documents")
         self.random = [self.number(r"Of (\S+) random ones"), self.number(r"random ones, (\S+) push")]
         self.at_most = self.number(r"so at most (\S+)% of the")
+        self.ordinary_push = self.number(r"ordinary token pushes (\S+)×")
         self.texts = self.number(r"The run encoded (\S+) texts")
 
     def number(self, pattern):
@@ -213,7 +214,7 @@ CLAIMS = {
         ("With all-MiniLM-L6-v2, 2.7 times as many searches", ratios(TYPED_MINILM, "[CLS] before")),
         ("with 240 documents", [len(bundled_collection().documents)]),
         ("short texts differ from each other 51% less", MINILM.erased("ذ")[:1]),
-        ("in the top three of 2.3 times as many queries", MINILM.push(CLS)[:1]),
+        ("2.3 times as many queries wrongly show", MINILM.push(CLS)[:1]),
         ("with eight ذ, 73% of a document's own queries", [FOUND["ذ"]]),
         ("with an ordinary token, 90%", [RUN.result.ordinary_found]),
         ("| all-MiniLM-L6-v2 | 18 of 23,699 |", [MINILM.sticky, MINILM.examined]),
@@ -225,20 +226,23 @@ CLAIMS = {
         ("| EmbeddingGemma-300M | 1 of 5,007 sampled |", [GEMMA.sticky, GEMMA.examined]),
         ("| `<eos>`: push 2.2 (1.9 to 2.6) |", GEMMA.push(EOS)),
         (
-            "12 of 1,398 abstracts",
+            "eight ذ into 12 of 1,398 Cranfield abstracts",
             numbers(
                 re.findall(r"(\S+ of \S+) documents have copies already", printed("stickytoken audit"))[0]
             ),
         ),
         ("with 90% intervals:", [LEVEL]),
         ("all special tokens and 5,000 random ones", [SAMPLE]),
-        ("*erased* at least 40%", [HIDES]),
+        ("*erased* is at least 40%", [HIDES]),
         ("*push* at least 1.5", [PUSHES]),
         ("20% or 1.25 suffices", [HIDES_UNUSUAL, PUSHES_UNUSUAL]),
         ("The low end of the 90% interval", [LEVEL]),
-        ("gave 62 sticky tokens, 16 of these 18 included", [AGAIN[0] + AGAIN[2], *AGAIN[:2]]),
+        (
+            "62 of 155 tokens measured again were sticky, 16 of these 18 included",
+            [AGAIN[0] + AGAIN[2], TOKENS_AGAIN, *AGAIN[:2]],
+        ),
         ("(rank correlations −0.09 to 0.19)", ends_of_correlations()),
-        ("| 15 that erase |", [HIDING]),
+        ("| a sticky one (of 15) |", [HIDING]),
         ("their document in the top 10", [TOP]),
         ("| Cranfield, judged queries | 27% | 20% | 0% |", recall("cranfield")[::-1]),
         ("| program documentation | 96% | 92% | 79% |", recall("documentation")[::-1]),
@@ -258,24 +262,24 @@ CLAIMS = {
         ("`<eos>` pushes 2.2 times (1.9 to 2.6)", GEMMA.push(EOS)),
         ("We found no other among 5,000 random tokens", [SAMPLE]),
         (
-            "is on average in 3.8 of 120 top 10s",
+            "3.8 of 120 queries show an abstract in their top 10.",
             [*top_tens(TYPED_GEMMA, "without copies"), GEMMA_QUERIES, TOP],
         ),
-        ("typed in front of it, it is in 7.0", top_tens(TYPED_GEMMA, "<eos> before")),
-        ("copies of an everyday word, in 3.1", top_tens(TYPED_GEMMA, "an ordinary word before")),
+        ("typed in front of it, 7.0 do", top_tens(TYPED_GEMMA, "<eos> before")),
+        ("copies of an everyday word, 3.1", top_tens(TYPED_GEMMA, "an ordinary word before")),
         ("among 5,000 random tokens", [SAMPLE]),
         ("pushes most: 1.3 times (1.1 to 1.5)", MPNET.push(START)),
         ("`<s>` pushes 9.6 times (7.9 to 11.8)", E5.push(START)),
         ("`</s>` 6.6 times", E5.push(END)[:1]),
         ("Of 5,000 random tokens, five", [SAMPLE]),
         ("that push 1.9 to 2.4 times", [E5.push("▁тогтмол")[0], E5.push("▁εγκληματικ")[0]]),
+        ("where an ordinary token pushes 1.3 times", [E5.ordinary_push]),
         ("only 87 of the 5,004 were measured in documents", [E5.in_documents, E5.examined]),
         ("and of 128 further random ones, 3 push", E5.random),
         ("only 88 of the 5,007 were measured in documents", [GEMMA.in_documents, GEMMA.examined]),
-        ("and of 128 further ones, drawn from the whole vocabulary, 1 pushes", GEMMA.random),
+        ("of 128 further tokens, drawn from the whole vocabulary, 1 pushes", GEMMA.random),
         ("means over 120", [TYPED["all-MiniLM-L6-v2"]["sample"]]),
-        ("top 10s it is in (of 225),", [TOP, QUERIES]),
-        ("top 10s it is in,", [TOP]),
+        ("queries with it in their top 10 (of 225),", [TOP, QUERIES]),
         ("copies in front | 1.66 | 4.46 | 0.04 | 1.34 | 0.85 |", top_tens(TYPED_MINILM, *IN_FRONT)),
         ("copies at the end | 1.66 | 3.70 | 0.97 | 1.52 | 1.42 |", top_tens(TYPED_MINILM, *AT_THE_END)),
         ("copies in front | 37% | 46% | 2% | 28% | 22% |", found(*IN_FRONT)),
@@ -308,12 +312,9 @@ CLAIMS = {
             "14 of the 155 were sticky; with the other, the same 14 and 5 more",
             [HALVES[0], TOKENS_AGAIN, HALVES[0], HALVES[1] - HALVES[0]],
         ),
-        ("a vocabulary of 23,699 tokens", [MINILM.examined]),
-        (
-            "between 0.9 and 55 cents, at 0.02 dollars per million tokens",
-            [100 * ESTIMATE["cost"], 100 * ESTIMATE["most_cost"], ESTIMATE["price"]],
-        ),
-        ("the first rounds cost 0.9 cents", [100 * ESTIMATE["cost"]]),
+        ("At 2 cents per million", [100 * ESTIMATE["price"]]),
+        ("a vocabulary of 23,699 costs 0.9 cents", [MINILM.examined, 100 * ESTIMATE["cost"]]),
+        ("at most 55 in all", [100 * ESTIMATE["most_cost"]]),
         ("10 minutes of processor time", [DETECTION["processor_seconds"] / 60]),
     ],
     "docs/tutorial.md": [
@@ -385,7 +386,7 @@ FURTHER_CLAIMS = {
         ("| Cranfield | 27% | 20% | 0% |", recall("cranfield")[::-1]),
         ("| program documentation | 96% | 92% | 79% |", recall("documentation")[::-1]),
         ("| XQuAD | 100% | 99% | 93% |", recall("questions")[::-1]),
-        ("the 37% above are over", found("without copies")),
+        ("why 37% find them without copies", found("without copies")),
         ("the top 10 of 1.66 of 225 queries", [TOP, *top_tens(TYPED_MINILM, "without copies"), QUERIES]),
         ("in front, it is in 4.46", top_tens(TYPED_MINILM, "[CLS] before")),
         ("eight at the end in 3.70", top_tens(TYPED_MINILM, "[CLS] after")),

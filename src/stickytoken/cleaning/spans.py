@@ -207,16 +207,19 @@ class SpanFinder:
         markup_starts = [start for start, _ in protected]
         markup_texts = {text[start:end] for start, end in protected}
         # "<pad>" looks like a tag, but no HTML has it. "<s>" may be either: it is taken for a tag, which
-        # stays, if the text has tags that are no special tokens.
+        # stays, if the text has tags that are no special tokens, and this one stands as tags do.
         has_other_tags = any(
             markup[0] == "<" and not self._special_pattern.fullmatch(markup) for markup in markup_texts
         )
-        for match in self._special_pattern.finditer(text):
+        matches = list(self._special_pattern.finditer(text))
+        inserted = _find_inserted_specials(text, matches)
+        for number, match in enumerate(matches):
             start, end = match.span()
             nearest = bisect_right(markup_starts, start) - 1  # the last markup that does not begin later
             is_whole_markup = nearest >= 0 and protected[nearest] == (start, end)
             is_in_markup = nearest >= 0 and start < protected[nearest][1] and not is_whole_markup
-            is_html = is_whole_markup and has_other_tags and _markup.is_formatting_tag(match[0])
+            may_be_html = is_whole_markup and has_other_tags and _markup.is_formatting_tag(match[0])
+            is_html = may_be_html and number not in inserted
             is_link = match[0].startswith("[") and text.startswith("(", end)  # of Markdown
             fix = Fix.NONE if is_in_markup or is_html or is_link else Fix.SAFE
             yield _make_special_span(match[0], start, end, fix)
@@ -465,6 +468,33 @@ def _extend_to_outer_marks(
         if text.startswith(mark_apart, end) and not next_character.strip():
             end = end_with_mark
     return start, end
+
+
+_TAG = re.compile(r"<[^<>]*>")
+
+
+def _find_inserted_specials(text: str, matches: Sequence[re.Match[str]]) -> set[int]:
+    """Return which of the special tokens in a text, in order, can't be tags of HTML.
+
+    Those are three or more in succession that are equal, or have nothing but marks and other tags between
+    them. A tag such as ``<s>`` encloses words, and is closed before it is opened again.
+    """
+    inserted: set[int] = set()
+    row: list[int] = []
+    for number, match in enumerate(matches):
+        if number > 0:
+            previous = matches[number - 1]
+            between = _TAG.sub("", text[previous.end() : match.start()])
+            has_words_between = re.search(r"\w", between) is not None
+            if has_words_between and match[0] != previous[0]:
+                row = []
+                # A tag that closes another behind words stays, even if copies follow.
+                if match[0] == previous[0].replace("<", "</"):
+                    continue
+        row.append(number)
+        if len(row) >= _copies.FEWEST_CERTAIN:
+            inserted.update(row)
+    return inserted
 
 
 def _make_special_span(special: str, start: int, end: int, fix: Fix) -> Span:
