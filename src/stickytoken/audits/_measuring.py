@@ -28,7 +28,7 @@ from stickytoken.methods.wording import harm_shares
 from stickytoken.scanning.scan import scan
 from stickytoken.scanning.wording import certain_kinds
 from stickytoken.settings.audit import AuditSettings
-from stickytoken.settings.profile import ProfileSettings
+from stickytoken.settings.profile import RuleSettings
 from stickytoken.words import counted, percent
 
 
@@ -302,7 +302,7 @@ def compute_lost_shares(found: Intervals | None, is_ordinary: NDArray[np.bool_])
     )
 
 
-def judge_here(measures: RuleInputs, lost: Intervals | None, rule: ProfileSettings) -> Judged:
+def judge_here(measures: RuleInputs, lost: Intervals | None, rule: RuleSettings) -> Judged:
     """Judge tokens by what their copies do to these documents.
 
     A token hides documents in one of two ways. The run says that it erases enough, and queries are lost here,
@@ -335,7 +335,7 @@ def judge_here(measures: RuleInputs, lost: Intervals | None, rule: ProfileSettin
     return Judged(verdicts, severities, reasons)
 
 
-def mark_undecided(measures: RuleInputs, lost: Intervals | None, rule: ProfileSettings) -> NDArray[np.bool_]:
+def mark_undecided(measures: RuleInputs, lost: Intervals | None, rule: RuleSettings) -> NDArray[np.bool_]:
     """Return which tokens may push or hide these documents, although their intervals don't show it.
 
     One of three things is true of such a token. Its push reaches the threshold, but not the whole interval

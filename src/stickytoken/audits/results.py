@@ -175,7 +175,7 @@ class AuditResultRecord(resume.Record):
 
 
 class RuleRecord(resume.Record):
-    """The thresholds and the confidence level of the run, as in `ProfileSettings`."""
+    """The `RuleSettings` of the run, without defaults: a record that lacks one of them is damaged."""
 
     smallest_erased: float
     smallest_push: float
