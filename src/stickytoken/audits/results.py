@@ -26,7 +26,6 @@ UNUSUAL = "unusual vector"
 FOUND = "in documents"
 STRONGEST = "strongest"
 ORDINARY = "random"
-GROUPS = (NAMED, FLAGGED, SPECIAL, UNUSUAL, FOUND, STRONGEST, ORDINARY)
 
 # How copies change a document's rank for a query.
 _CHANGE = pl.Struct({"query": pl.String, "topic": pl.String, "rank": pl.Int64, "rank_without": pl.Int64})
