@@ -26,7 +26,6 @@ from stickytoken.encoders.protocol import Encoder, require_words, similarity_of
 from stickytoken.encoders.roles import Role, in_role
 from stickytoken.insertion import Insertion, Placement, Probe, Token
 from stickytoken.intervals import Interval, Intervals, estimate_share
-from stickytoken.machine import Precision
 from stickytoken.measurement.engine import Progress, ProgressCallback
 from stickytoken.measurement.stages import RowValue
 from stickytoken.methods.base import Job, MethodSettings
@@ -199,7 +198,6 @@ class DocumentPanel:
         stage_name: str,
         start: int = 0,
         stop: int | None = None,
-        precision: Precision | None = None,
     ) -> ResultsWithCopies:
         """Put copies of T tokens into the documents from ``start`` up to ``stop``, and search for them."""
         part = slice(start, stop)
@@ -212,7 +210,7 @@ class DocumentPanel:
         )
         # Copies that are written may take more tokens than documents have room for. A search index truncates
         # such documents, too.
-        rows = runner(stage, tokens, precision=precision, truncate=True).sort("token_id")
+        rows = runner(stage, tokens, truncate=True).sort("token_id")
         query_count, document_count = stage.limits.is_answer.shape
         # Each row has one bit per query and document, eight to a byte. The bits that only fill up the last
         # byte are cut off.
