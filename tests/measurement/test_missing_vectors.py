@@ -37,9 +37,11 @@ class UnevenStage:
     def probes(self, token):
         return [text for text in ANSWERS if text.startswith(f"{token.text} ")]
 
-    def measure(self, token, vectors):
-        self.seen_vectors[token.id] = vectors[:, 0].tolist()
-        return {"mean": float(vectors.mean())}
+    def measure(self, tokens, vectors):
+        remaining = vectors[:, 0].tolist()
+        for token in tokens:
+            self.seen_vectors[token.id] = [remaining.pop(0) for _ in self.probes(token)]
+        return [{"mean": np.mean(self.seen_vectors[token.id])} for token in tokens]
 
 
 def serve(answers):

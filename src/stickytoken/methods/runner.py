@@ -26,7 +26,7 @@ from stickytoken.measurement.engine import (
     Shard,
     Work,
 )
-from stickytoken.measurement.stages import UNANSWERED, AnyStage, TokenWork, cut_into_shards
+from stickytoken.measurement.stages import UNANSWERED, Stage, TokenWork, cut_into_shards
 from stickytoken.measurement.texts import ROWS_OF_TEXTS, TextWork, cut_texts_into_shards
 
 # Number of texts in a shard. A killed run loses the current shard, so shards should be small; but a shard
@@ -85,7 +85,7 @@ class Runner:
 
     def __call__(
         self,
-        stage: AnyStage,
+        stage: Stage,
         tokens: Sequence[Token],
         *,
         precision: Precision | None = None,
