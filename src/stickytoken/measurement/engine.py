@@ -35,6 +35,17 @@ class Work(Protocol[Item_contra, Prepared]):
 
     @property
     def name(self) -> str: ...
+    @property
+    def unit(self) -> str: ...  # plural name of a shard's items, to report progress
+    @property
+    def key_column(self) -> str: ...  # column of a shard's rows whose values identify them
+
+    def keys(self, shard: Shard[Item_contra]) -> Sequence[int]:
+        """Return the values in the key column of a shard's rows, in order.
+
+        A stored table with other keys comes from another division of the work into shards, and is computed
+        again.
+        """
 
     def prepare(self, shard: Shard[Item_contra], encoder: Encoder) -> Prepared:
         """Return the inputs of a shard. This may run while the model computes the previous shard."""
@@ -119,22 +130,3 @@ ProgressCallback: TypeAlias = Callable[[Progress], None]
 
 def ignore_progress(_: Progress) -> None:
     """A progress callback that does nothing."""
-
-
-@dataclass(frozen=True)
-class Rows(Generic[Item]):
-    """Which rows the stored table of a shard must have, and how a shard counts in progress reports.
-
-    A stored table with other rows comes from another division of the work into shards, and is computed again.
-
-    Attributes:
-        keys: returns the keys of a shard's rows, in order; a key identifies a row.
-        column: name of the column with the keys.
-        size: returns a shard's size in units of progress.
-        unit: plural name of the unit; empty if it has no name.
-    """
-
-    keys: Callable[[Shard[Item]], Sequence[int]]
-    column: str
-    size: Callable[[Shard[Item]], int]
-    unit: str = ""

@@ -115,10 +115,15 @@ class TokenWork:
     precision: Precision | None = None
     truncate: bool = False
     carrier_texts: Sequence[str] = ()
+    unit = "tokens"
+    key_column = "token_id"
 
     @property
     def name(self) -> str:
         return self.stage.name
+
+    def keys(self, shard: Shard[Token]) -> list[int]:
+        return [token.id for token in shard.items]
 
     def prepare(self, shard: Shard[Token], encoder: Encoder) -> _PreparedTokens:
         """Return the probes of a shard, and the numbers of recognized copies if they are counted.

@@ -21,7 +21,7 @@ from stickytoken.encoders.roles import Role, in_role
 from stickytoken.errors import EncodingError
 from stickytoken.insertion import Probe
 from stickytoken.machine import Precision
-from stickytoken.measurement.engine import Rows, Shard
+from stickytoken.measurement.engine import Shard
 
 
 def tokenize_probes(encoder: Encoder, probes: Sequence[Probe], truncate: bool = False) -> Sequence[Probe]:
@@ -70,21 +70,8 @@ def encode_probes(
 
 # Number of texts per shard. Encoding as many documents takes about 10 seconds on one core.
 _SHARD_TEXTS = 128
-# Column of a shard of texts, with the index of each text in the sequence of all texts.
-_INDEX = "text"
-
-
 # A text, with its index in the sequence of all texts.
 _NumberedProbe: TypeAlias = tuple[int, Probe]
-
-
-def _indices(shard: Shard[_NumberedProbe]) -> list[int]:
-    return [index for index, _ in shard.items]
-
-
-ROWS_OF_TEXTS: Rows[_NumberedProbe] = Rows(
-    keys=_indices, column=_INDEX, size=lambda shard: len(shard.items), unit="texts"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +80,16 @@ class TextWork:
 
     name: str
     role: Role
+    unit = "texts"
+    key_column = "text"
+
+    def keys(self, shard: Shard[_NumberedProbe]) -> list[int]:
+        return [index for index, _ in shard.items]
 
     def prepare(self, shard: Shard[_NumberedProbe], encoder: Encoder) -> tuple[list[int], Sequence[Probe]]:
         """Return the indices of the texts and the texts, as token ids if the encoder reads token ids."""
         probes = [probe for _, probe in shard.items]
-        return _indices(shard), tokenize_probes(in_role(encoder, self.role), probes)
+        return self.keys(shard), tokenize_probes(in_role(encoder, self.role), probes)
 
     def compute(
         self, prepared: tuple[list[int], Sequence[Probe]], encoder: Encoder
@@ -109,7 +101,9 @@ class TextWork:
         if len(unanswered):
             text = quote_text(str(probes[unanswered[0]]))
             raise EncodingError(f"{encoder.name}: the server gives no vector for the text {text}")
-        rows = [{_INDEX: index, "vector": vector} for index, vector in zip(indices, vectors, strict=True)]
+        rows = [
+            {self.key_column: index, "vector": vector} for index, vector in zip(indices, vectors, strict=True)
+        ]
         return rows, len(rows)
 
 

@@ -22,12 +22,11 @@ from stickytoken.measurement.engine import (
     Prepared,
     Progress,
     ProgressCallback,
-    Rows,
     Shard,
     Work,
 )
 from stickytoken.measurement.stages import UNANSWERED, Stage, TokenWork, cut_into_shards
-from stickytoken.measurement.texts import ROWS_OF_TEXTS, TextWork, cut_texts_into_shards
+from stickytoken.measurement.texts import TextWork, cut_texts_into_shards
 
 # Number of texts in a shard. A killed run loses the current shard, so shards should be small; but a shard
 # needs enough texts of every length to fill batches.
@@ -43,12 +42,6 @@ def shard_probes_for(device: str) -> int:
 
 # Number of texts in a shard that is not kept in a folder; small, so that progress is reported often.
 _MEMORY_SHARD_PROBES = 2048
-_ROWS_OF_TOKENS: Rows[Token] = Rows(
-    keys=lambda shard: [token.id for token in shard.items],
-    column="token_id",
-    size=lambda shard: len(shard.items),
-    unit="tokens",
-)
 # Beginning of the reason why a token has no verdict, if the server gave no vector for one of its texts.
 UNANSWERED_REASON = "not judged: the server gives no vector for the text"
 # Columns of a token table that come from the vocabulary. All other columns hold measurements.
@@ -96,7 +89,7 @@ class Runner:
         shards = cut_into_shards(tokens, stage.probes_per_token, self.shard_probes)
         work = TokenWork(stage, precision, truncate, carrier_texts)
         # Only shards in which a text has no vector have the column `UNANSWERED`.
-        table = pl.concat(self.run_work(work, shards, _ROWS_OF_TOKENS), how="diagonal")
+        table = pl.concat(self.run_work(work, shards), how="diagonal")
         if UNANSWERED in table.columns:
             incomplete = table.filter(pl.col(UNANSWERED).is_not_null())
             for token_id, text in incomplete.select("token_id", UNANSWERED).rows():
@@ -104,9 +97,7 @@ class Runner:
             table = table.drop(UNANSWERED)
         return table
 
-    def run_work(
-        self, work: Work[Item, Prepared], shards: Sequence[Shard[Item]], rows: Rows[Item]
-    ) -> list[pl.DataFrame]:
+    def run_work(self, work: Work[Item, Prepared], shards: Sequence[Shard[Item]]) -> list[pl.DataFrame]:
         """Compute the shards that the folder lacks, write them into it, and return the tables of all shards.
 
         Without a folder, all shards are computed.
@@ -114,25 +105,24 @@ class Runner:
         Args:
             work: the work. Its shards are stored under its name.
             shards: all shards of the work.
-            rows: which rows the stored table of a shard must have.
 
         Returns:
             One table per shard, in the order of ``shards``.
         """
         self.begin()  # does nothing if the run has begun
-        total = sum(rows.size(shard) for shard in shards)
+        total = sum(len(shard.items) for shard in shards)
         tables: dict[int, pl.DataFrame] = {}  # keyed by the index of the shard
         missing: list[Shard[Item]] = []
         for shard in shards:
             table = None
             if self.folder is not None:
-                table = self.folder.read_shard(work.name, shard.index, rows.keys(shard), rows.column)
+                table = self.folder.read_shard(work.name, shard.index, work.keys(shard), work.key_column)
             if table is None:
                 missing.append(shard)
             else:
                 tables[shard.index] = table
-        done_earlier = total - sum(rows.size(shard) for shard in missing)
-        self.progress(Progress(work.name, done_earlier, total, unit=rows.unit))
+        done_earlier = total - sum(len(shard.items) for shard in missing)
+        self.progress(Progress(work.name, done_earlier, total, unit=work.unit))
         computed = 0
         sequences = 0
         for result in self.engine.compute(work, missing):
@@ -141,10 +131,10 @@ class Runner:
                 tables[index] = pl.DataFrame(list(result.rows), infer_schema_length=None)
             else:
                 tables[index] = self.folder.write_shard(work.name, index, result.rows, result.cost)
-            computed += rows.size(result.shard)
+            computed += len(result.shard.items)
             sequences += result.cost.sequences
             done = done_earlier + computed
-            self.progress(Progress(work.name, done, total, computed, sequences, unit=rows.unit))
+            self.progress(Progress(work.name, done, total, computed, sequences, unit=work.unit))
         if self.folder is not None:
             # An earlier session may have divided the work into more shards. `ResultFolder.total_cost` would
             # count their texts too.
@@ -157,7 +147,7 @@ class Runner:
         Raises:
             EncodingError: a server gives no vector for a text.
         """
-        tables = self.run_work(TextWork(name, role), cut_texts_into_shards(probes), ROWS_OF_TEXTS)
+        tables = self.run_work(TextWork(name, role), cut_texts_into_shards(probes))
         return np.concatenate([np.array(table["vector"].to_list(), dtype=np.float32) for table in tables])
 
     def require_answers(self, tokens: Sequence[Token]) -> None:
