@@ -16,9 +16,10 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations, zip_longest
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, cast
 
 import numpy as np
 import polars as pl
@@ -287,7 +288,8 @@ def measure_packaged(encoder: Encoder, run: Run, tokens: list[Token], path: Path
         panel = encode_documents(encoder, load_sentences(), documents, runner, ProfileSettings().inserted_as)
         if panel is None:
             refuse("the run has no documents")
-        results = panel.measure(runner, tokens, "documents with copies", precision=PRECISION)
+        faster = cast(Runner, partial(runner, precision=PRECISION))
+        results = panel.measure(faster, tokens, "documents with copies")
     is_wrong = [*results.wrong_results, panel.is_wrong_result]
     packaged = np.stack([(of_token * panel.weights).sum(axis=0) for of_token in is_wrong])
     np.save(path, packaged)

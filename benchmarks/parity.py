@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -179,7 +180,7 @@ def replayed_rates(
         job = Job(encoder, settings, corpus, vocabulary, tokens, restricted=True, sampled=False)
         plan = make_plan(job, runner)
         paths = published_paths(encoder, settings, plan, vocabulary.available, candidates)
-        stage = validation_stage(encoder, settings, plan, paths)
+        stage = replace(validation_stage(encoder, settings, plan), gaps_of=paths)
         validated = runner(stage, tokens, truncate=True)
     return {metric: validated[f"rate_{metric}"].to_numpy() for metric in Metric}
 

@@ -10,9 +10,9 @@ from naming import naming
 from stickytoken.errors import EncodingError
 from stickytoken.insertion import Token
 from stickytoken.measurement import texts
-from stickytoken.measurement.engine import LocalEngine, MemoryShards, Shard, ignore_progress
+from stickytoken.measurement.engine import Shard, ignore_progress
 from stickytoken.measurement.stages import UNANSWERED, TokenWork
-from stickytoken.measurement.texts import encode_in_shards
+from stickytoken.methods.runner import Runner
 
 TOKENS = (Token(1, "one"), Token(2, "two"), Token(3, "three"))
 # Texts of each token, with the number that stands for its vector; None where the server gives none.
@@ -37,9 +37,11 @@ class UnevenStage:
     def probes(self, token):
         return [text for text in ANSWERS if text.startswith(f"{token.text} ")]
 
-    def measure(self, token, vectors):
-        self.seen_vectors[token.id] = vectors[:, 0].tolist()
-        return {"mean": float(vectors.mean())}
+    def measure(self, tokens, vectors):
+        remaining = vectors[:, 0].tolist()
+        for token in tokens:
+            self.seen_vectors[token.id] = [remaining.pop(0) for _ in self.probes(token)]
+        return [{"mean": np.mean(self.seen_vectors[token.id])} for token in tokens]
 
 
 def serve(answers):
@@ -79,8 +81,7 @@ def test_a_place_without_any_vector_is_an_error_that_names_a_text():
 
 def test_a_text_without_a_vector_is_an_error_that_names_it(monkeypatch):
     def encode(answers):
-        engine = LocalEngine(serve(answers))
-        return encode_in_shards("texts", list(answers), engine, MemoryShards(), ignore_progress)
+        return Runner.in_memory(serve(answers), ignore_progress).encode("texts", list(answers))
 
     with pytest.raises(EncodingError, match=naming("server", "'two at 1'")):
         encode(ANSWERS)

@@ -82,10 +82,10 @@ class DeadlyStage:
     def probes(self, token):
         return ["the river"]
 
-    def measure(self, token, vectors):
-        if token.id == self.deadly:
+    def measure(self, tokens, vectors):
+        if self.deadly in {token.id for token in tokens}:
             os.kill(os.getpid(), signal.SIGKILL)
-        return {"length": float((vectors**2).sum())}
+        return [{"length": float((vector**2).sum())} for vector in vectors]
 
 
 def test_a_shard_that_ends_every_worker_is_an_error_that_names_it(pair_of_workers, monkeypatch):
@@ -104,7 +104,7 @@ def test_a_shard_that_ends_every_worker_is_an_error_that_names_it(pair_of_worker
 
 @dataclass(frozen=True)
 class DefectiveStage(DeadlyStage):
-    def measure(self, token, vectors):
+    def measure(self, tokens, vectors):
         raise ZeroDivisionError("a defect")
 
 

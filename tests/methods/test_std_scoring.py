@@ -246,7 +246,7 @@ def test_published_rates_are_replayed_to_the_last_digit(shared):
     order = validation_order(dict(rows.select("token_id", "sticky_score").iter_rows()))
     candidates = [by_id[token_id] for token_id in order]
     paths = published_paths(encoder, std_settings, plan, vocabulary.available, candidates)
-    stage = validation_stage(encoder, std_settings, plan, paths)
+    stage = replace(validation_stage(encoder, std_settings, plan), gaps_of=paths)
     tokens = tuple(by_id[token_id] for token_id in chosen["token_id"])
     computed = Runner.in_memory(encoder, ignore_progress)(stage, tokens, truncate=True).to_dicts()
     for metric in ("cosine", "euclidean"):

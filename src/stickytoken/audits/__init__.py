@@ -21,7 +21,6 @@ from stickytoken.insertion import Insertion
 from stickytoken.loading import AnyModel, load_encoder
 from stickytoken.measurement import ResultFolder, engine as engines, resume
 from stickytoken.measurement.ray_engine import EngineChoice, chosen_engine
-from stickytoken.measurement.whole_progress import WholeProgress
 from stickytoken.methods.probes import require_insertion
 from stickytoken.methods.runner import Runner
 from stickytoken.settings import choose_insertion
@@ -142,8 +141,6 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
             # The record has a result if a table of a finished audit was deleted. It is measured again.
             held.begin(held.record.model_copy(update={"result": None}))
             with chosen_engine(engine, model) as opened_engine:
-                texts_by_stage = _measuring.count_texts_by_stage(index, settings)
-                whole_progress = WholeProgress("audit", texts_by_stage, progress)
-                runner = Runner(opened_engine, folder, whole_progress, _stuffing.SHARD_TEXTS)
+                runner = Runner(opened_engine, folder, progress, _stuffing.SHARD_TEXTS)
                 _measuring.measure(job, runner, held)
     return open_audit(folder_path)

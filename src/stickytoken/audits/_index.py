@@ -41,10 +41,6 @@ _WORD_CHARACTER = (
     r"[^\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\uf900-\ufaff"
     r"\U00020000-\U0003ffff]"
 )
-INDEX = "index"
-"""Name of the stage that encodes documents."""
-INDEX_QUERIES = "queries"
-"""Name of the stage that encodes queries."""
 
 AnyQuery = TypeVar("AnyQuery")
 
@@ -422,8 +418,8 @@ def encode_index(index: Index, encoder: WordEncoder, settings: AuditSettings, ru
     document_vectors = index.stored
     if document_vectors is None:
         documents = [text.as_probe(settings.inserted_as) for text in index.truncated]
-        document_vectors = runner.encode(INDEX, documents)
+        document_vectors = runner.encode("index", documents)
     queries = [text.as_probe(settings.inserted_as) for text in index.truncated_queries]
-    query_vectors = runner.encode(INDEX_QUERIES, queries, Role.QUERY)
+    query_vectors = runner.encode("queries", queries, Role.QUERY)
     similarity = similarity_of(encoder)
     return ExactSearch(similarity.prepared(query_vectors), similarity.prepared(document_vectors), similarity)

@@ -17,7 +17,7 @@ from stickytoken.encoders.roles import identity_of_queries
 from stickytoken.machine import digest
 from stickytoken.measurement import resume
 from stickytoken.settings.audit import AuditSettings
-from stickytoken.settings.profile import ProfileSettings
+from stickytoken.settings.profile import RuleSettings
 from stickytoken.settings.reading import ColumnChoice, columns_of
 
 # Increase this version when the same inputs no longer give the same numbers.
@@ -32,7 +32,7 @@ class AuditJob:
         run: says what is known of the tokens.
         encoder: the model of the run.
         settings: settings of the audit.
-        rule: its thresholds say which tokens are sticky.
+        rule: which tokens are sticky.
         candidates: the tokens that may be measured.
         index: the documents and queries.
         cleaner: finds the copies that documents have now.
@@ -41,7 +41,7 @@ class AuditJob:
     run: Run
     encoder: WordEncoder
     settings: AuditSettings
-    rule: ProfileSettings
+    rule: RuleSettings
     candidates: Candidates
     index: Index
     cleaner: Cleaner
@@ -74,7 +74,6 @@ def make_record(
     # The model is the one of the run, so its identity is in the record of the run.
     model_identity = EncoderIdentity(**run.record.identity_parts["encoder"])
     identity_parts = resume.identity_of(_IDENTITY_VERSION, model_identity, job.settings, **inputs)
-    thresholds = {name: getattr(job.rule, name) for name in RuleRecord.model_fields}
     return AuditRecord(
         identity=digest(identity_parts),
         identity_parts=identity_parts,
@@ -84,7 +83,7 @@ def make_record(
         model=run.model_name,
         device=job.encoder.device,
         settings=asdict(job.settings),
-        rule=RuleRecord.model_validate(thresholds),
+        rule=RuleRecord.model_validate(job.rule, from_attributes=True),
         index=job.index.record,
         documents=str(documents) if isinstance(documents, (str, Path)) else "YOUR_DOCUMENTS",
         column=columns_of(column),

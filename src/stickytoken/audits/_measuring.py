@@ -11,7 +11,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from stickytoken.audits import _copies, _index, _stuffing, results
-from stickytoken.audits._index import Index
 from stickytoken.audits._job import AuditJob
 from stickytoken.audits._stuffing import Stuffed
 from stickytoken.audits._tokens import choose_tokens, predict_push_by_id
@@ -27,23 +26,8 @@ from stickytoken.methods.runner import Runner
 from stickytoken.methods.wording import harm_shares
 from stickytoken.scanning.scan import scan
 from stickytoken.scanning.wording import certain_kinds
-from stickytoken.settings.audit import AuditSettings
-from stickytoken.settings.profile import ProfileSettings
+from stickytoken.settings.profile import RuleSettings
 from stickytoken.words import counted, percent
-
-
-def count_texts_by_stage(index: Index, settings: AuditSettings) -> dict[str, int]:
-    """Return how many texts each stage encodes, about, for the progress of the whole audit.
-
-    Two stages are left out, because their texts are known only later: the one that measures some tokens in
-    more documents, and the one that ranks documents with copies.
-    """
-    return {
-        _index.INDEX: len(index.truncated) if index.stored is None else 0,
-        _index.INDEX_QUERIES: len(index.truncated_queries),
-        # Each group has at most this many tokens, and each token comes into this many documents.
-        _stuffing.STUFFED: len(results.GROUPS) * settings.tokens * settings.stuffed,
-    }
 
 
 def measure(job: AuditJob, runner: Runner, held: resume.Resumed[AuditRecord]) -> None:
@@ -74,7 +58,7 @@ def measure(job: AuditJob, runner: Runner, held: resume.Resumed[AuditRecord]) ->
     copied_words = _copies.list_copied_words(scanned)
     group_by_id = choose_tokens(job.run, candidates, predicted, copied_words, settings)
     tokens = [candidates.tokens[token_id] for token_id in group_by_id]
-    stuffed = _stuffing.measure_stuffed(job, runner, tokens, panel)
+    stuffed = _stuffing.measure_stuffed(job, runner, tokens, panel, "stuffed")
     times_ordinary = _divide_by_ordinary_push(stuffed, group_by_id)  # all in the same documents
     # A token that may push is judged by more documents, whether or not these few would flag it: otherwise, it
     # would have two chances to be flagged by accident.
@@ -85,7 +69,7 @@ def measure(job: AuditJob, runner: Runner, held: resume.Resumed[AuditRecord]) ->
         may_push = _find_tokens_that_may_push(job, stuffed)
     if may_push:
         larger_panel = _stuffing.prepare_panel(job, search, positions.further, panel.depth)
-        further = _stuffing.measure_stuffed(job, runner, may_push, larger_panel, _stuffing.STUFFED_FURTHER)
+        further = _stuffing.measure_stuffed(job, runner, may_push, larger_panel, "stuffed further")
         for token_id, in_more in further.items():
             # Which queries find their documents is not replaced: it is compared with all random tokens, and
             # few of these, if any, were measured in more documents.
@@ -302,7 +286,7 @@ def compute_lost_shares(found: Intervals | None, is_ordinary: NDArray[np.bool_])
     )
 
 
-def judge_here(measures: RuleInputs, lost: Intervals | None, rule: ProfileSettings) -> Judged:
+def judge_here(measures: RuleInputs, lost: Intervals | None, rule: RuleSettings) -> Judged:
     """Judge tokens by what their copies do to these documents.
 
     A token hides documents in one of two ways. The run says that it erases enough, and queries are lost here,
@@ -335,7 +319,7 @@ def judge_here(measures: RuleInputs, lost: Intervals | None, rule: ProfileSettin
     return Judged(verdicts, severities, reasons)
 
 
-def mark_undecided(measures: RuleInputs, lost: Intervals | None, rule: ProfileSettings) -> NDArray[np.bool_]:
+def mark_undecided(measures: RuleInputs, lost: Intervals | None, rule: RuleSettings) -> NDArray[np.bool_]:
     """Return which tokens may push or hide these documents, although their intervals don't show it.
 
     One of three things is true of such a token. Its push reaches the threshold, but not the whole interval

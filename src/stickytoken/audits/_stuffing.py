@@ -23,10 +23,6 @@ from stickytoken.search import COPIES, TOP, ExactSearch, depth_of, push_ratios
 from stickytoken.settings.audit import AuditSettings
 from stickytoken.words import counted
 
-STUFFED = "stuffed"
-"""Name of the stage that measures the tokens."""
-STUFFED_FURTHER = "stuffed further"
-"""Name of the stage that measures the tokens that may push in more documents."""
 # In how many times as many documents the tokens that may push are measured.
 _TIMES_FURTHER = 4
 SHARD_TEXTS = 512
@@ -168,7 +164,7 @@ class Stuffed(NamedTuple):
 
 
 def measure_stuffed(
-    job: AuditJob, runner: Runner, tokens: Sequence[Token], panel: DocumentPanel, stage: str = STUFFED
+    job: AuditJob, runner: Runner, tokens: Sequence[Token], panel: DocumentPanel, stage: str
 ) -> dict[int, Stuffed]:
     """Insert copies of each token into each document, one document at a time, and search for it.
 

@@ -26,7 +26,6 @@ UNUSUAL = "unusual vector"
 FOUND = "in documents"
 STRONGEST = "strongest"
 ORDINARY = "random"
-GROUPS = (NAMED, FLAGGED, SPECIAL, UNUSUAL, FOUND, STRONGEST, ORDINARY)
 
 # How copies change a document's rank for a query.
 _CHANGE = pl.Struct({"query": pl.String, "topic": pl.String, "rank": pl.Int64, "rank_without": pl.Int64})
@@ -175,7 +174,7 @@ class AuditResultRecord(resume.Record):
 
 
 class RuleRecord(resume.Record):
-    """The thresholds and the confidence level of the run, as in `ProfileSettings`."""
+    """The `RuleSettings` of the run, without defaults: a record that lacks one of them is damaged."""
 
     smallest_erased: float
     smallest_push: float

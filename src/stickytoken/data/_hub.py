@@ -24,7 +24,7 @@ def hub_parts(name: str) -> tuple[str, str]:
 
 
 @contextmanager
-def open_hub(name: str, *, streaming: bool = False) -> Iterator[Any]:
+def open_hub(name: str) -> Iterator[Any]:
     """Context manager that opens a Hub dataset, named as ``REPOSITORY`` or ``REPOSITORY@SPLIT``.
 
     If the dataset has several configurations, the English one is opened. If no split is named, the only split
@@ -45,7 +45,7 @@ def open_hub(name: str, *, streaming: bool = False) -> Iterator[Any]:
                     f"which split of {repository!r}? It has {', '.join(splits)}: pass hub:{repository}@SPLIT"
                 )
             split = _USUAL_SPLIT if _USUAL_SPLIT in splits else splits[0]
-        yield datasets.load_dataset(repository, configuration, split=split, streaming=streaming)
+        yield datasets.load_dataset(repository, configuration, split=split, streaming=True)
     except (OSError, ValueError, LookupError, RuntimeError, DatasetsError) as error:
         data_set = f"{repository!r} (split {split!r})" if split else repr(repository)
         reason = one_line(error.__cause__ or error)  # the cause, if there is one, says what went wrong

@@ -410,7 +410,7 @@ class Reader:
         return self.read_rows(chain([first_line], lines), suffix="")  # lines of text
 
     def read_hub(self, name: str) -> Iterator[Record]:
-        with open_hub(name, streaming=True) as rows:
+        with open_hub(name) as rows:
             described_splits = rows.info.splits or {}  # a data set need not describe them
             split = str(rows.split)
             if split in described_splits:

@@ -46,6 +46,7 @@ from stickytoken.vocabulary import (
     categorize,
     choose_joinings,
     frame_with_special,
+    special_tokens,
 )
 
 __all__ = ["Run", "detect", "open_run", "probe"]
@@ -159,8 +160,10 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     named = None if tokens is None else token_ids(vocabulary, tokens)
     chosen = choose_tokens(vocabulary, named, sample, question.settings.seed)
     chosen_ids = {token.id for token in chosen}
-    always_measured = question.method.always_measured(vocabulary, tokenizer)
-    added = [token for token in always_measured if token.id not in chosen_ids]
+    added: list[Token] = []
+    if question.method_name == "profile":
+        # It always measures special tokens: they are few, and the first that anyone tries.
+        added = [token for token in special_tokens(vocabulary, tokenizer) if token.id not in chosen_ids]
     job = base.Job(
         encoder,
         question.settings,
@@ -267,8 +270,11 @@ def _make_record(
     encoder = job.encoder
     tokens = job.tokens if job.restricted else None  # None: all available ones
     parts = identity_parts(model, method, job.settings, job.corpus.fingerprint, tokens)
-    # The method may replace a part: profile's hash of the corpus is also one of its topics.
-    parts |= method_named(method).identity_parts(job)
+    if method == "profile":
+        from stickytoken.methods import profile
+
+        # This replaces the corpus: the hash of profile is also one of its topics.
+        parts |= profile.identity_parts(job)
     capabilities = capabilities_of(encoder)
     spec = capabilities.spec
     model_record = run_folder.ModelRecord(

@@ -28,7 +28,7 @@ from stickytoken.machine import digest
 from stickytoken.measurement import resume
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
 from stickytoken.measurement.ray_engine import EngineChoice
-from stickytoken.settings.profile import THRESHOLD_SETTINGS, ProfileSettings
+from stickytoken.settings.profile import RuleSettings
 
 DEFAULT_FOLDER = Path("runs")
 
@@ -130,8 +130,7 @@ def _whole_runs(runs: Path) -> tuple[dict[Path, RunRecord], list[str]]:
 
 def _has_other_thresholds(record: RunRecord) -> bool:
     # With a higher threshold, a sticky token would count as benign though nobody asked for this now.
-    default = asdict(ProfileSettings())
-    return any(record.settings.get(name) != default[name] for name in THRESHOLD_SETTINGS)
+    return any(record.settings.get(name) != default for name, default in asdict(RuleSettings()).items())
 
 
 def _open_newest_run_of_endpoint(

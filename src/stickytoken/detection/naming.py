@@ -57,13 +57,8 @@ def choose_tokens(
         raise InputError(
             f"sample is {sample}: it must be between 1 and {len(tokens_by_id)}, the number of tokens"
         )
-    return [tokens_by_id[token_id] for token_id in drawn_ids(list(tokens_by_id), sample, seed)]
-
-
-def drawn_ids(ids: Sequence[int], sample: int, seed: int) -> list[int]:
-    """Draw ids at random without replacement, and return them in ascending order."""
-    sampled_ids = np.random.default_rng(seed).choice(ids, size=sample, replace=False)
-    return sorted(int(token_id) for token_id in sampled_ids)
+    sampled_ids = np.random.default_rng(seed).choice(list(tokens_by_id), size=sample, replace=False)
+    return [tokens_by_id[token_id] for token_id in sorted(sampled_ids.tolist())]
 
 
 # Maximum number of entries that a message lists.

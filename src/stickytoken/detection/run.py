@@ -524,14 +524,6 @@ def rule_of(run: Run) -> ProfileSettings:
     return settings
 
 
-def worst_tokens(run: Run, count: int) -> list[int]:
-    """Return the ids of the worst ``count`` sticky tokens of a run; raise an error if the run has none."""
-    sticky_ids: list[int] = run.sticky["token_id"].to_list()
-    if not sticky_ids:
-        raise InputError(f"the run in {run.path} found no sticky tokens: name the tokens to look at")
-    return sticky_ids[:count]
-
-
 # What to do next.
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from stickytoken.data import SentenceSource, load_sentences
 from stickytoken.data.readability import require_readable
 from stickytoken.detection.naming import TokenSource, available_tokens, token_ids as named_ids
-from stickytoken.detection.run import Run, encoder_for, open_run, worst_tokens
+from stickytoken.detection.run import Run, encoder_for, open_run
 from stickytoken.encoders.protocol import IdEncoder, require_ids
 from stickytoken.errors import InputError
 from stickytoken.explanation import files
@@ -166,4 +166,7 @@ def _require_unlocked(folder: Path, tokens: TokenSource | None, run: Run | None)
 def _choose_worst(run: Run | None) -> list[int]:
     if run is None:
         raise InputError("no tokens are named: pass tokens, or a run with sticky tokens")
-    return worst_tokens(run, _WORST_TOKENS)
+    sticky_ids: list[int] = run.sticky["token_id"].to_list()  # worst first
+    if not sticky_ids:
+        raise InputError(f"the run in {run.path} found no sticky tokens: name the tokens to look at")
+    return sticky_ids[:_WORST_TOKENS]

@@ -1,4 +1,4 @@
-"""Engines, which use an encoder to compute work shard by shard, and `run_work`, which stores the results."""
+"""Engines, which use an encoder to compute work shard by shard."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
-
-import polars as pl
 
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity
 from stickytoken.measurement import ShardCost
@@ -37,6 +35,17 @@ class Work(Protocol[Item_contra, Prepared]):
 
     @property
     def name(self) -> str: ...
+    @property
+    def unit(self) -> str: ...  # plural name of a shard's items, to report progress
+    @property
+    def key_column(self) -> str: ...  # column of a shard's rows whose values identify them
+
+    def keys(self, shard: Shard[Item_contra]) -> Sequence[int]:
+        """Return the values in the key column of a shard's rows, in order.
+
+        A stored table with other keys comes from another division of the work into shards, and is computed
+        again.
+        """
 
     def prepare(self, shard: Shard[Item_contra], encoder: Encoder) -> Prepared:
         """Return the inputs of a shard. This may run while the model computes the previous shard."""
@@ -121,114 +130,3 @@ ProgressCallback: TypeAlias = Callable[[Progress], None]
 
 def ignore_progress(_: Progress) -> None:
     """A progress callback that does nothing."""
-
-
-@dataclass(frozen=True)
-class Rows(Generic[Item]):
-    """Which rows the stored table of a shard must have, and how a shard counts in progress reports.
-
-    A stored table with other rows comes from another division of the work into shards, and is computed again.
-
-    Attributes:
-        keys: returns the keys of a shard's rows, in order; a key identifies a row.
-        column: name of the column with the keys.
-        size: returns a shard's size in units of progress.
-        unit: plural name of the unit; empty if it has no name.
-    """
-
-    keys: Callable[[Shard[Item]], Sequence[int]]
-    column: str
-    size: Callable[[Shard[Item]], int]
-    unit: str = ""
-
-
-class ShardStore(Protocol):
-    """Keeps computed shards: a `ResultFolder`, or `MemoryShards`."""
-
-    def read_shard(
-        self, stage: str, index: int, keys: Sequence[int], key: str = "token_id"
-    ) -> pl.DataFrame | None:
-        """Return the rows of a shard; None if the shard is not kept, or does not have the expected keys."""
-
-    def write_shard(
-        self, stage: str, index: int, rows: Sequence[Mapping[str, Any]], cost: ShardCost
-    ) -> pl.DataFrame:
-        """Keep a shard, and return its rows."""
-
-    def remove_shards_from(self, stage: str, first_unused: int) -> None:
-        """Forget the shards of a stage from an index on."""
-
-
-class MemoryShards:
-    """Keeps the shards of a measurement that writes no files."""
-
-    def __init__(self) -> None:
-        self._frames: dict[tuple[str, int], pl.DataFrame] = {}
-
-    def read_shard(
-        self, stage: str, index: int, keys: Sequence[int], key: str = "token_id"
-    ) -> pl.DataFrame | None:
-        """Return the rows of a shard; None if the shard is not kept, or does not have the expected keys."""
-        frame = self._frames.get((stage, index))
-        return frame if frame is not None and frame[key].to_list() == list(keys) else None
-
-    def write_shard(
-        self, stage: str, index: int, rows: Sequence[Mapping[str, Any]], cost: ShardCost
-    ) -> pl.DataFrame:
-        """Keep a shard, and return its rows."""
-        del cost  # not needed for a measurement without files
-        frame = pl.DataFrame(list(rows), infer_schema_length=None)
-        self._frames[stage, index] = frame
-        return frame
-
-    def remove_shards_from(self, stage: str, first_unused: int) -> None:
-        """Forget the shards of a stage from an index on."""
-        for key in list(self._frames):
-            if key[0] == stage and key[1] >= first_unused:
-                del self._frames[key]
-
-
-def run_work(
-    work: Work[Item, Prepared],
-    shards: Sequence[Shard[Item]],
-    rows: Rows[Item],
-    engine: Engine,
-    store: ShardStore,
-    progress: ProgressCallback,
-) -> list[pl.DataFrame]:
-    """Compute the shards that a store lacks, keep them there, and return the tables of all shards.
-
-    Args:
-        work: the work. Its shards are stored under its name.
-        shards: all shards of the work.
-        rows: which rows the stored table of a shard must have.
-        engine: computes the shards.
-        store: keeps the shards.
-        progress: called before the first shard, and then after every shard.
-
-    Returns:
-        One table per shard, in the order of ``shards``.
-    """
-    total = sum(rows.size(shard) for shard in shards)
-    tables: dict[int, pl.DataFrame] = {}  # keyed by the index of the shard
-    missing: list[Shard[Item]] = []
-    for shard in shards:
-        table = store.read_shard(work.name, shard.index, rows.keys(shard), rows.column)
-        if table is None:
-            missing.append(shard)
-        else:
-            tables[shard.index] = table
-    done_earlier = total - sum(rows.size(shard) for shard in missing)
-    progress(Progress(work.name, done_earlier, total, unit=rows.unit))
-    computed = 0
-    sequences = 0
-    for result in engine.compute(work, missing):
-        index = result.shard.index
-        tables[index] = store.write_shard(work.name, index, result.rows, result.cost)
-        computed += rows.size(result.shard)
-        sequences += result.cost.sequences
-        progress(Progress(work.name, done_earlier + computed, total, computed, sequences, unit=rows.unit))
-    # An earlier session may have divided the work into more shards. `ResultFolder.total_cost` would count
-    # their texts too.
-    store.remove_shards_from(work.name, len(shards))
-    return [tables[shard.index] for shard in shards]

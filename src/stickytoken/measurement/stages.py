@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +27,9 @@ UNANSWERED = "unanswered"
 
 
 class Stage(Protocol):
-    """Says which texts to encode for each token. A stage does not encode anything itself.
+    """Says which texts to encode for each token, and what to compute from their vectors.
 
-    Its subclasses `TokenStage` and `BatchStage` also say what to compute from the vectors.
+    A stage does not encode anything itself.
     """
 
     @property
@@ -43,25 +43,10 @@ class Stage(Protocol):
     def probes(self, token: Token) -> Sequence[Probe]:
         """Return the inputs to encode for a token, either all as texts or all as tuples of token ids."""
 
-
-class TokenStage(Stage, Protocol):
-    """A stage that measures one token at a time."""
-
-    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, RowValue]:
-        """Compute a token's row from the vectors of its probes, shape (probes, d)."""
-
-
-@runtime_checkable
-class BatchStage(Stage, Protocol):
-    """A stage that measures many tokens in one call, which is faster."""
-
-    def measure_all(
+    def measure(
         self, tokens: Sequence[Token], vectors: NDArray[np.float32]
     ) -> Sequence[Mapping[str, RowValue]]:
-        """Compute a row for each token from the vectors of all probes, in the order of the tokens."""
-
-
-AnyStage: TypeAlias = TokenStage | BatchStage
+        """Compute a row for each token from the vectors of all probes, token by token, shape (probes, d)."""
 
 
 # The number of shards is rounded up to a multiple of this number, so that one, two or four workers get equal
@@ -126,14 +111,19 @@ class TokenWork:
             merge a copy with its neighbours.
     """
 
-    stage: AnyStage
+    stage: Stage
     precision: Precision | None = None
     truncate: bool = False
     carrier_texts: Sequence[str] = ()
+    unit = "tokens"
+    key_column = "token_id"
 
     @property
     def name(self) -> str:
         return self.stage.name
+
+    def keys(self, shard: Shard[Token]) -> list[int]:
+        return [token.id for token in shard.items]
 
     def prepare(self, shard: Shard[Token], encoder: Encoder) -> _PreparedTokens:
         """Return the probes of a shard, and the numbers of recognized copies if they are counted.
@@ -162,21 +152,10 @@ class TokenWork:
             recognized copies in each probe. If a server gave no vector for at least one probe of the shard,
             all rows have the column `UNANSWERED`.
         """
-        stage = self.stage
         tokens = prepared.tokens
         vectors = encode_probes(encoder, prepared.probes, self.precision)
         unanswered_texts = _fill_unanswered(vectors, prepared, encoder.name)
-        measurements: Sequence[Mapping[str, Any]]
-        if isinstance(stage, BatchStage):
-            measurements = stage.measure_all(tokens, vectors)
-        else:
-            # Index of the first vector of each token, except the first token.
-            starts = np.cumsum(prepared.probe_counts)[:-1]
-            vectors_by_token = np.split(vectors, starts)
-            measurements = [
-                stage.measure(token, vectors_of_token)
-                for token, vectors_of_token in zip(tokens, vectors_by_token, strict=True)
-            ]
+        measurements = self.stage.measure(tokens, vectors)
         rows: list[dict[str, Any]] = [
             {"token_id": token.id, **measurement}
             for token, measurement in zip(tokens, measurements, strict=True)

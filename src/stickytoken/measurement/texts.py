@@ -1,4 +1,4 @@
-"""Encode texts, whose vectors are kept shard by shard."""
+"""Encode texts, shard by shard."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stickytoken.encoders.roles import Role, in_role
 from stickytoken.errors import EncodingError
 from stickytoken.insertion import Probe
 from stickytoken.machine import Precision
-from stickytoken.measurement.engine import Engine, ProgressCallback, Rows, Shard, ShardStore, run_work
+from stickytoken.measurement.engine import Shard
 
 
 def tokenize_probes(encoder: Encoder, probes: Sequence[Probe], truncate: bool = False) -> Sequence[Probe]:
@@ -70,21 +70,8 @@ def encode_probes(
 
 # Number of texts per shard. Encoding as many documents takes about 10 seconds on one core.
 _SHARD_TEXTS = 128
-# Column of a shard of texts, with the index of each text in the sequence of all texts.
-_INDEX = "text"
-
-
 # A text, with its index in the sequence of all texts.
 _NumberedProbe: TypeAlias = tuple[int, Probe]
-
-
-def _indices(shard: Shard[_NumberedProbe]) -> list[int]:
-    return [index for index, _ in shard.items]
-
-
-_ROWS_OF_TEXTS: Rows[_NumberedProbe] = Rows(
-    keys=_indices, column=_INDEX, size=lambda shard: len(shard.items), unit="texts"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +79,17 @@ class TextWork:
     """Encodes texts of a role. The result has one row per text, with the text's index and vector."""
 
     name: str
-    role: Role | None
+    role: Role
+    unit = "texts"
+    key_column = "text"
+
+    def keys(self, shard: Shard[_NumberedProbe]) -> list[int]:
+        return [index for index, _ in shard.items]
 
     def prepare(self, shard: Shard[_NumberedProbe], encoder: Encoder) -> tuple[list[int], Sequence[Probe]]:
         """Return the indices of the texts and the texts, as token ids if the encoder reads token ids."""
         probes = [probe for _, probe in shard.items]
-        return _indices(shard), tokenize_probes(in_role(encoder, self.role), probes)
+        return self.keys(shard), tokenize_probes(in_role(encoder, self.role), probes)
 
     def compute(
         self, prepared: tuple[list[int], Sequence[Probe]], encoder: Encoder
@@ -109,41 +101,16 @@ class TextWork:
         if len(unanswered):
             text = quote_text(str(probes[unanswered[0]]))
             raise EncodingError(f"{encoder.name}: the server gives no vector for the text {text}")
-        rows = [{_INDEX: index, "vector": vector} for index, vector in zip(indices, vectors, strict=True)]
+        rows = [
+            {self.key_column: index, "vector": vector} for index, vector in zip(indices, vectors, strict=True)
+        ]
         return rows, len(rows)
 
 
-def encode_in_shards(
-    name: str,
-    probes: Sequence[Probe],
-    engine: Engine,
-    store: ShardStore,
-    progress: ProgressCallback,
-    role: Role | None = Role.DOCUMENT,
-) -> NDArray[np.float32]:
-    """Encode texts of a role shard by shard, and return their vectors.
-
-    Shards that the store has from an interrupted session are not computed again.
-
-    Args:
-        name: name under which the store keeps the vectors.
-        probes: the texts, either all as strings or all as tuples of token ids.
-        engine: computes the shards.
-        store: keeps the shards.
-        progress: called after every shard.
-        role: what the texts are for.
-
-    Returns:
-        The vectors, shape (texts, d).
-
-    Raises:
-        EncodingError: a server gives no vector for a text.
-    """
-    numbered_probes = list(enumerate(probes))  # the index identifies the row of a stored vector
-    shards = [
+def cut_texts_into_shards(probes: Sequence[Probe]) -> list[Shard[_NumberedProbe]]:
+    """Divide texts into shards of up to `_SHARD_TEXTS`."""
+    numbered_probes = list(enumerate(probes))
+    return [
         Shard(index, tuple(numbered_probes[first : first + _SHARD_TEXTS]))
         for index, first in enumerate(range(0, len(probes), _SHARD_TEXTS))
     ]
-    work = TextWork(name, role)
-    tables = run_work(work, shards, _ROWS_OF_TEXTS, engine, store, progress)
-    return np.concatenate([np.array(table["vector"].to_list(), dtype=np.float32) for table in tables])

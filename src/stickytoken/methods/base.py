@@ -19,7 +19,7 @@ from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.measurement.resume import Record
 from stickytoken.unit_vectors import Similarity
-from stickytoken.vocabulary import RoundTripTokenizer, Vocabulary
+from stickytoken.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from stickytoken.methods.runner import Runner
@@ -133,12 +133,6 @@ class Method(Protocol):
 
     def describe_similarity(self, similarity: Similarity) -> str:
         """Say what the method measures by the cosine, for a model that compares vectors by ``similarity``."""
-
-    def always_measured(self, vocabulary: Vocabulary, tokenizer: RoundTripTokenizer) -> list[Token]:
-        """Return the tokens that every run measures, whichever the user names."""
-
-    def identity_parts(self, job: Job[Any]) -> dict[str, Any]:
-        """Return what can change the numbers of this method only, to add to the identity of a run."""
 
     def make_plan(self, job: Job[Any], runner: Runner) -> Any:
         """Choose what tokens are measured in.

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from stickytoken import words
 from stickytoken.methods import Column
-from stickytoken.settings.profile import ProfileSettings
+from stickytoken.settings.profile import RuleSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,25 +117,6 @@ MEASURES = (ERASED, PUSH)
 UNUSUAL_SHARE = 0.5
 
 
-class RuleSettings(Protocol):
-    """The settings that decide which tokens are sticky: a `Rule`, or `ProfileSettings`."""
-
-    @property
-    def smallest_erased(self) -> float: ...
-    @property
-    def smallest_push(self) -> float: ...
-    @property
-    def unusual(self) -> float: ...  # vector deviation from which a vector is unusual
-
-
-class Rule(NamedTuple):
-    """Settings that decide which tokens are sticky; see `ProfileSettings`."""
-
-    smallest_erased: float
-    smallest_push: float
-    unusual: float
-
-
 def thresholds(vector_deviation: ArrayLike | None, rule: RuleSettings) -> dict[str, NDArray[np.float64]]:
     """Return the thresholds of tokens, keyed by column; each has the shape of ``vector_deviation``.
 
@@ -186,12 +167,10 @@ class Severity(StrEnum):
         if self is Severity.MILD:
             return (
                 "is flagged only because its unusual vector lowers the thresholds (by default, "
-                f"{_name_amounts(thresholds(np.inf, ProfileSettings()))} is then enough)"
+                f"{_name_amounts(thresholds(np.inf, RuleSettings()))} is then enough)"
             )
         if self is Severity.SERIOUS:
-            return (
-                f"reaches a full threshold (by default, {_name_amounts(thresholds(None, ProfileSettings()))})"
-            )
+            return f"reaches a full threshold (by default, {_name_amounts(thresholds(None, RuleSettings()))})"
         return f"reaches {_name_amounts({measure.key: measure.severe for measure in MEASURES})}"
 
 

@@ -14,21 +14,19 @@ from stickytoken.encoders.roles import Role
 from stickytoken.errors import EncodingError
 from stickytoken.insertion import Probe, Token
 from stickytoken.machine import Precision
+from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import (
     Engine,
     Item,
     LocalEngine,
-    MemoryShards,
     Prepared,
+    Progress,
     ProgressCallback,
-    Rows,
     Shard,
-    ShardStore,
     Work,
-    run_work,
 )
-from stickytoken.measurement.stages import UNANSWERED, AnyStage, TokenWork, cut_into_shards
-from stickytoken.measurement.texts import encode_in_shards
+from stickytoken.measurement.stages import UNANSWERED, Stage, TokenWork, cut_into_shards
+from stickytoken.measurement.texts import TextWork, cut_texts_into_shards
 
 # Number of texts in a shard. A killed run loses the current shard, so shards should be small; but a shard
 # needs enough texts of every length to fill batches.
@@ -42,14 +40,8 @@ def shard_probes_for(device: str) -> int:
     return GPU_SHARD_PROBES if device.startswith("cuda") else SHARD_PROBES
 
 
-# Number of texts in a shard that is kept in memory; small, so that progress is reported often.
+# Number of texts in a shard that is not kept in a folder; small, so that progress is reported often.
 _MEMORY_SHARD_PROBES = 2048
-_ROWS_OF_TOKENS: Rows[Token] = Rows(
-    keys=lambda shard: [token.id for token in shard.items],
-    column="token_id",
-    size=lambda shard: len(shard.items),
-    unit="tokens",
-)
 # Beginning of the reason why a token has no verdict, if the server gave no vector for one of its texts.
 UNANSWERED_REASON = "not judged: the server gives no vector for the text"
 # Columns of a token table that come from the vocabulary. All other columns hold measurements.
@@ -62,7 +54,7 @@ class Runner:
 
     Attributes:
         engine: computes the shards.
-        store: keeps the shards: a run folder, or memory.
+        folder: keeps the shards; None for a measurement that writes no files.
         progress: called after every shard.
         shard_probes: number of texts in a shard.
         unanswered: for each token that could not be measured, a text that the server gave no vector for,
@@ -71,7 +63,7 @@ class Runner:
     """
 
     engine: Engine
-    store: ShardStore
+    folder: ResultFolder | None
     progress: ProgressCallback
     shard_probes: int = SHARD_PROBES
     unanswered: dict[int, str] = field(default_factory=dict)
@@ -82,11 +74,11 @@ class Runner:
         cls, encoder: Encoder, progress: ProgressCallback, shard_probes: int = _MEMORY_SHARD_PROBES
     ) -> Runner:
         """Return a runner that computes in this process and writes no files."""
-        return cls(LocalEngine(encoder), MemoryShards(), progress, shard_probes)
+        return cls(LocalEngine(encoder), None, progress, shard_probes)
 
     def __call__(
         self,
-        stage: AnyStage,
+        stage: Stage,
         tokens: Sequence[Token],
         *,
         precision: Precision | None = None,
@@ -97,7 +89,7 @@ class Runner:
         shards = cut_into_shards(tokens, stage.probes_per_token, self.shard_probes)
         work = TokenWork(stage, precision, truncate, carrier_texts)
         # Only shards in which a text has no vector have the column `UNANSWERED`.
-        table = pl.concat(self.run_work(work, shards, _ROWS_OF_TOKENS), how="diagonal")
+        table = pl.concat(self.run_work(work, shards), how="diagonal")
         if UNANSWERED in table.columns:
             incomplete = table.filter(pl.col(UNANSWERED).is_not_null())
             for token_id, text in incomplete.select("token_id", UNANSWERED).rows():
@@ -105,20 +97,58 @@ class Runner:
             table = table.drop(UNANSWERED)
         return table
 
-    def run_work(
-        self, work: Work[Item, Prepared], shards: Sequence[Shard[Item]], rows: Rows[Item]
-    ) -> list[pl.DataFrame]:
-        """Compute the shards that the store lacks, and return the tables of all shards.
+    def run_work(self, work: Work[Item, Prepared], shards: Sequence[Shard[Item]]) -> list[pl.DataFrame]:
+        """Compute the shards that the folder lacks, write them into it, and return the tables of all shards.
 
-        ``rows`` says which rows each table must have.
+        Without a folder, all shards are computed.
+
+        Args:
+            work: the work. Its shards are stored under its name.
+            shards: all shards of the work.
+
+        Returns:
+            One table per shard, in the order of ``shards``.
         """
         self.begin()  # does nothing if the run has begun
-        return run_work(work, shards, rows, self.engine, self.store, self.progress)
+        total = sum(len(shard.items) for shard in shards)
+        tables: dict[int, pl.DataFrame] = {}  # keyed by the index of the shard
+        missing: list[Shard[Item]] = []
+        for shard in shards:
+            table = None
+            if self.folder is not None:
+                table = self.folder.read_shard(work.name, shard.index, work.keys(shard), work.key_column)
+            if table is None:
+                missing.append(shard)
+            else:
+                tables[shard.index] = table
+        done_earlier = total - sum(len(shard.items) for shard in missing)
+        self.progress(Progress(work.name, done_earlier, total, unit=work.unit))
+        computed = 0
+        sequences = 0
+        for result in self.engine.compute(work, missing):
+            index = result.shard.index
+            if self.folder is None:
+                tables[index] = pl.DataFrame(list(result.rows), infer_schema_length=None)
+            else:
+                tables[index] = self.folder.write_shard(work.name, index, result.rows, result.cost)
+            computed += len(result.shard.items)
+            sequences += result.cost.sequences
+            done = done_earlier + computed
+            self.progress(Progress(work.name, done, total, computed, sequences, unit=work.unit))
+        if self.folder is not None:
+            # An earlier session may have divided the work into more shards. `ResultFolder.total_cost` would
+            # count their texts too.
+            self.folder.remove_shards_from(work.name, len(shards))
+        return [tables[shard.index] for shard in shards]
 
     def encode(self, name: str, probes: Sequence[Probe], role: Role = Role.DOCUMENT) -> NDArray[np.float32]:
-        """Return the vectors of texts of a role, shape (texts, d), and store them under a name."""
-        self.begin()  # does nothing if the run has begun
-        return encode_in_shards(name, probes, self.engine, self.store, self.progress, role)
+        """Return the vectors of texts of a role, shape (texts, d), and store them under a name.
+
+        Raises:
+            EncodingError: a server gives no vector for a text.
+        """
+        tables = self.run_work(TextWork(name, role), cut_texts_into_shards(probes))
+        return np.concatenate([np.array(table["vector"].to_list(), dtype=np.float32) for table in tables])
 
     def require_answers(self, tokens: Sequence[Token]) -> None:
         """Raise an EncodingError if one of the tokens could not be measured."""

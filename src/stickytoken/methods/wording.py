@@ -13,20 +13,18 @@ from stickytoken.methods.measures import (
     ERASED,
     MEASURES,
     PUSH,
-    Rule,
-    RuleSettings,
     hidden_share,
     severities_in_words,
 )
 from stickytoken.search import COPIES, TOP
-from stickytoken.settings.profile import ProfileSettings
+from stickytoken.settings.profile import RuleSettings
 from stickytoken.words import percent, quoted, sentence
 
 
 def describe_rule(smallest_erased: float, smallest_push: float) -> str:
     """Describe the rule in words, with the given thresholds."""
     # `lowered` are the thresholds of a token with an unusual vector: an infinite deviation is always unusual.
-    lowered = measures.thresholds(np.inf, Rule(smallest_erased, smallest_push, unusual=np.inf))
+    lowered = measures.thresholds(np.inf, RuleSettings(smallest_erased, smallest_push))
     erased = ERASED.threshold_format.format(smallest_erased)
     push = PUSH.threshold_format.format(smallest_push)
     lowered_erased = ERASED.threshold_format.format(float(lowered[ERASED.key]))
@@ -268,7 +266,7 @@ GLOSSARY = {
     "only some of the documents: a few queries say little.",
     "documents": "In how many documents the token was measured.",
     "vector": "How many median absolute deviations the token's own vector lies above the median in the "
-    f"directions in which vectors hardly vary. From {ProfileSettings().unusual:g} on (setting `unusual`) it "
+    f"directions in which vectors hardly vary. From {RuleSettings().unusual:g} on (setting `unusual`) it "
     f"is unusual: {_UNUSUAL}.",
     "ordinary token": "The median over random tokens. Copies of any token change a text; only what goes "
     "beyond the ordinary token counts.",

@@ -24,9 +24,6 @@ from stickytoken.settings import (
 PRECISION_SETTINGS = frozenset({"budget", "screening_texts", "confirming_texts", "screen_precision"})
 """The settings that change how precise the results are, but not their meaning."""
 
-THRESHOLD_SETTINGS = ("smallest_erased", "smallest_push", "unusual", "confidence")
-"""The settings that decide which of the measured tokens are sticky."""
-
 
 class Measuring(StrEnum):
     """Which tokens are measured in documents.
@@ -42,7 +39,19 @@ class Measuring(StrEnum):
 
 
 @dataclass(frozen=True)
-class ProfileSettings:
+class RuleSettings:
+    """The settings that decide which of the measured tokens are sticky; `ProfileSettings` describes them."""
+
+    smallest_erased: Proportion = 0.4
+    smallest_push: Annotated[float, Gt(1)] = 1.5
+    # 125 of the 23,699 natural rows of all-MiniLM-L6-v2 reach this. Rows that an attacker optimised lie 6.5
+    # to 16 median absolute deviations above the median.
+    unusual: PositiveNumber = 6.0
+    confidence: Proportion = 0.9
+
+
+@dataclass(frozen=True)
+class ProfileSettings(RuleSettings):
     """Settings of the profile method.
 
     A token reaches a threshold if the lower end of its interval does. For a token with an unusual vector, it
@@ -85,12 +94,6 @@ class ProfileSettings:
         (1.3, 0.4)
     """
 
-    smallest_erased: Proportion = 0.4
-    smallest_push: Annotated[float, Gt(1)] = 1.5
-    # 125 of the 23,699 natural rows of all-MiniLM-L6-v2 reach this. Rows that an attacker optimised lie 6.5
-    # to 16 median absolute deviations above the median.
-    unusual: PositiveNumber = 6.0
-    confidence: Proportion = 0.9
     budget: Annotated[PositiveNumber, DETECT_ONLY] = 3.4
     insertion: Insertion | None = None  # ids, or words if the model reads only texts
     copies: Annotated[tuple[PositiveCount, ...], PYTHON_ONLY] = (8, 4)

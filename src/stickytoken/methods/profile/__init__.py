@@ -13,7 +13,6 @@ from stickytoken.data import corpus_fingerprint
 from stickytoken.encoders.protocol import Encoder, reads_ids, similarity_of
 from stickytoken.encoders.roles import identity_of_queries
 from stickytoken.errors import InputError, ModelError
-from stickytoken.insertion import Token
 from stickytoken.inspection import inspector_of
 from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import ProgressCallback
@@ -38,14 +37,13 @@ from stickytoken.methods.runner import Runner
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.token_vectors import vector_deviations
 from stickytoken.unit_vectors import Similarity
-from stickytoken.vocabulary import RoundTripTokenizer, Vocabulary, special_tokens
+from stickytoken.vocabulary import Vocabulary
 
 __all__ = [
     "PLAN_RECORD",
     "RESULT_RECORD",
     "TABLE",
     "ProfileEvidence",
-    "always_measured",
     "compute",
     "describe_probe",
     "describe_run",
@@ -92,12 +90,7 @@ TABLE = TokenTable(
 )
 
 
-def always_measured(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer) -> list[Token]:
-    """Return the special tokens: they are few, and the first that anyone tries."""
-    return special_tokens(vocabulary, tokenizer)
-
-
-def identity_parts(job: Job[ProfileSettings]) -> dict[str, Any]:
+def identity_parts(job: Job[Any]) -> dict[str, Any]:
     """Return what can change the numbers of profile only, to add to the identity of a run."""
     encoder = job.encoder
     # This hash covers the topics of the texts, too: as many are drawn from each.

@@ -19,7 +19,7 @@ from stickytoken.methods import (
     base,
     wording,
 )
-from stickytoken.methods.measures import ERASED, MEASURES, PUSH, RuleSettings
+from stickytoken.methods.measures import ERASED, MEASURES, PUSH
 from stickytoken.methods.profile.documents import PREDICTABLE
 from stickytoken.methods.runner import UNANSWERED_REASON
 from stickytoken.unit_vectors import Similarity
@@ -28,7 +28,7 @@ from stickytoken.words import counted, quoted
 if TYPE_CHECKING:
     from stickytoken.methods.profile import ProfileEvidence
     from stickytoken.methods.profile.records import ProfilePlanRecord, ProfileResultRecord
-    from stickytoken.settings.profile import ProfileSettings
+    from stickytoken.settings.profile import ProfileSettings, RuleSettings
 
     Run: TypeAlias = base.FinishedRun[ProfilePlanRecord, ProfileResultRecord]
 

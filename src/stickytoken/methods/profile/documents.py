@@ -26,7 +26,6 @@ from stickytoken.encoders.protocol import Encoder, require_words, similarity_of
 from stickytoken.encoders.roles import Role, in_role
 from stickytoken.insertion import Insertion, Placement, Probe, Token
 from stickytoken.intervals import Interval, Intervals, estimate_share
-from stickytoken.machine import Precision
 from stickytoken.measurement.engine import Progress, ProgressCallback
 from stickytoken.measurement.stages import RowValue
 from stickytoken.methods.base import Job, MethodSettings
@@ -199,7 +198,6 @@ class DocumentPanel:
         stage_name: str,
         start: int = 0,
         stop: int | None = None,
-        precision: Precision | None = None,
     ) -> ResultsWithCopies:
         """Put copies of T tokens into the documents from ``start`` up to ``stop``, and search for them."""
         part = slice(start, stop)
@@ -212,7 +210,7 @@ class DocumentPanel:
         )
         # Copies that are written may take more tokens than documents have room for. A search index truncates
         # such documents, too.
-        rows = runner(stage, tokens, precision=precision, truncate=True).sort("token_id")
+        rows = runner(stage, tokens, truncate=True).sort("token_id")
         query_count, document_count = stage.limits.is_answer.shape
         # Each row has one bit per query and document, eight to a byte. The bits that only fill up the last
         # byte are cut off.
@@ -331,17 +329,22 @@ class DocumentStage:
             for carrier, placement in zip(self.carriers, placements, strict=False)
         ]
 
-    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, RowValue]:
+    def measure(self, tokens: Sequence[Token], vectors: NDArray[np.float32]) -> list[Mapping[str, RowValue]]:
         """Return which documents are wrong first results, and which are found by the queries they answer.
 
-        ``wrong_results`` has a bit for each query and document, eight to a number; ``found`` a 1 or 0 for
-        each pair of a query and a document that answers it.
+        In the row of a token, ``wrong_results`` has a bit for each query and document, eight to a number;
+        ``found`` a 1 or 0 for each pair of a query and a document that answers it.
         """
-        similarities = self.similarity.of_all(self.queries, self.similarity.prepared(vectors))
-        return {
-            "wrong_results": np.packbits(self.limits.wrong_results(similarities)).tolist(),
-            "found": self.limits.found(similarities).astype(int).tolist(),
-        }
+        rows: list[Mapping[str, RowValue]] = []
+        for vectors_of_token in np.split(vectors, len(tokens)):
+            similarities = self.similarity.of_all(self.queries, self.similarity.prepared(vectors_of_token))
+            rows.append(
+                {
+                    "wrong_results": np.packbits(self.limits.wrong_results(similarities)).tolist(),
+                    "found": self.limits.found(similarities).astype(int).tolist(),
+                }
+            )
+        return rows
 
 
 @dataclass(frozen=True)
@@ -594,24 +597,24 @@ class Announcer:
             note = ""
             token_thresholds = thresholds_of(self._vector_deviations.get(token_id), self._settings)
             push = so_far.push
+            found = sum(so_far.found)
+            queries = len(so_far.found)
+            surely_hidden = bound_hidden_share(found, queries, self._found_without, self._settings.confidence)
             if push.low >= token_thresholds[PUSH.key]:
                 interval = PUSH.interval(push.low, push.high)
                 note = (
                     f"{text} {pushes}: {COPIES} copies put a document into {PUSH.text(push.value)} as many "
                     f"wrong results ({interval}, {searched})"
                 )
-            elif self._bound_hidden(so_far.found) >= token_thresholds[ERASED.key]:
+            elif surely_hidden >= token_thresholds[ERASED.key]:
                 note = (
-                    f"{text} may hide documents: with {COPIES} copies, {sum(so_far.found)} of "
-                    f"{len(so_far.found)} queries find the document that answers them "
+                    f"{text} may hide documents: with {COPIES} copies, {found} of {queries} queries find the "
+                    "document that answers them "
                     f"({percent(self._found_without)} without, {searched})"
                 )
             if note:
                 self._announced_ids.add(token_id)
                 self._progress(Progress(stage, len(measured), len(measured), note=note, unit="tokens"))
-
-    def _bound_hidden(self, found: Sequence[int]) -> float:
-        return bound_hidden_share(sum(found), len(found), self._found_without, self._settings.confidence)
 
     def finish(self) -> None:
         """Note that no token pushes or may hide documents, if none was announced."""

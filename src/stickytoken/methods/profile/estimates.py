@@ -73,7 +73,7 @@ class RoundResults:
 
 
 def read_measurements(rows: pl.DataFrame) -> RoundResults:
-    """Convert the stored rows of a round, as `ProfileStage.measure_all` returns them, to sorted arrays."""
+    """Convert the stored rows of a round, as `ProfileStage.measure` returns them, to sorted arrays."""
     ordered = rows.sort("token_id")
     return RoundResults(
         effects=Effects(

@@ -453,7 +453,7 @@ class ProfileStage:
         words_per_copy = probes.words_added(token, insertion)
         return draw_path(draw_up_to, probes.word_count(carrier), cell.copies, words_per_copy)
 
-    def measure_all(
+    def measure(
         self, tokens: Sequence[Token], vectors: NDArray[np.float32]
     ) -> Sequence[Mapping[str, RowValue]]:
         """Measure T tokens in the K carriers, and return the values that a run stores for each token.

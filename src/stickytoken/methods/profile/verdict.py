@@ -17,7 +17,7 @@ from stickytoken.intervals import Intervals
 from stickytoken.methods import Verdict, wording
 from stickytoken.methods.measures import ERASED, PUSH, Severity, thresholds
 from stickytoken.methods.probes import Floats
-from stickytoken.settings.profile import ProfileSettings
+from stickytoken.settings.profile import RuleSettings
 
 # Number of tokens with the largest erased shares that are always measured closely, even if they reach no
 # threshold, because they are shown to the user.
@@ -57,13 +57,13 @@ class Judged(NamedTuple):
     reasons: list[str | None]
 
 
-def apply_rule(tokens: RuleInputs, settings: ProfileSettings) -> Judged:
+def apply_rule(tokens: RuleInputs, rule: RuleSettings) -> Judged:
     """Judge each token by whether the lower end of one of its intervals reaches the threshold.
 
     An erased share counts only if it was measured closely: that of a token that was only screened is rough,
     and the largest of many rough values are partly due to chance.
     """
-    needed = thresholds(tokens.vector_deviation, settings)
+    needed = thresholds(tokens.vector_deviation, rule)
     # Where it was not measured closely, an erased share counts for nothing.
     erased_low = np.where(tokens.confirmed, tokens.erased.low, -np.inf)
     push_low = tokens.push.low  # NaN without documents, which reaches nothing
@@ -72,10 +72,10 @@ def apply_rule(tokens: RuleInputs, settings: ProfileSettings) -> Judged:
     is_sticky = reaches_erased | reaches_push
 
     # The severity depends on the full thresholds, also for a token that is sticky by the lower thresholds.
-    is_serious = (erased_low >= settings.smallest_erased) | (push_low >= settings.smallest_push)
+    is_serious = (erased_low >= rule.smallest_erased) | (push_low >= rule.smallest_push)
     # A user may set thresholds above the usual values of a severe token.
-    severe_erased = max(ERASED.severe, settings.smallest_erased)
-    severe_push = max(PUSH.severe, settings.smallest_push)
+    severe_erased = max(ERASED.severe, rule.smallest_erased)
+    severe_push = max(PUSH.severe, rule.smallest_push)
     is_severe = (erased_low >= severe_erased) | (push_low >= severe_push)
     # The first that is true counts.
     severity_names = np.select([is_severe, is_serious], [Severity.SEVERE, Severity.SERIOUS], Severity.MILD)
@@ -102,9 +102,7 @@ def apply_rule(tokens: RuleInputs, settings: ProfileSettings) -> Judged:
     return Judged(verdicts, severities, reasons)
 
 
-def order_to_confirm(
-    screened: RuleInputs, settings: ProfileSettings, first_ids: Sequence[int]
-) -> NDArray[np.int64]:
+def order_to_confirm(screened: RuleInputs, rule: RuleSettings, first_ids: Sequence[int]) -> NDArray[np.int64]:
     """Return the ids of all tokens in the order in which their erased shares are measured closely.
 
     ``first_ids`` and the tokens with the largest erased shares come first, because they are shown to the
@@ -113,18 +111,18 @@ def order_to_confirm(
     """
     first = [token_id for token_id in first_ids if token_id in screened.ids]
     most_erasing = ids_of_largest(screened.ids, screened.erased.value, DISPLAYED)
-    all_by_ratio = ids_of_largest(screened.ids, _threshold_ratios(screened, settings), len(screened.ids))
+    all_by_ratio = ids_of_largest(screened.ids, _threshold_ratios(screened, rule), len(screened.ids))
     without_repeats = dict.fromkeys(first + most_erasing + all_by_ratio)
     return np.array(list(without_repeats), dtype=np.int64)
 
 
-def may_erase_enough(tokens: RuleInputs, settings: ProfileSettings) -> NDArray[np.bool_]:
+def may_erase_enough(tokens: RuleInputs, rule: RuleSettings) -> NDArray[np.bool_]:
     """Return whether the upper end of each token's erased share reaches the threshold, shape (T,)."""
-    return _threshold_ratios(tokens, settings) >= 1
+    return _threshold_ratios(tokens, rule) >= 1
 
 
-def _threshold_ratios(tokens: RuleInputs, settings: ProfileSettings) -> Floats:
-    return tokens.erased.high / thresholds(tokens.vector_deviation, settings)[ERASED.key]
+def _threshold_ratios(tokens: RuleInputs, rule: RuleSettings) -> Floats:
+    return tokens.erased.high / thresholds(tokens.vector_deviation, rule)[ERASED.key]
 
 
 def ids_of_largest(ids: NDArray[np.int64], values: Floats, count: int) -> list[int]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import polars as pl
 
-from stickytoken.insertion import Token
 from stickytoken.measurement import ResultFolder
 from stickytoken.methods import TokenTable, Verdict, base
 from stickytoken.methods.base import Job
@@ -37,7 +35,6 @@ from stickytoken.methods.std.plan import make_plan, truncates
 from stickytoken.methods.std.records import StdPlanRecord, StdResultRecord
 from stickytoken.methods.std.validation import StdEvidence, probe
 from stickytoken.settings.std import PlacementWeights, ScoreConstants, Scores, StdSettings
-from stickytoken.vocabulary import RoundTripTokenizer, Vocabulary
 
 __all__ = [
     "PLAN_RECORD",
@@ -50,14 +47,12 @@ __all__ = [
     "StdEvidence",
     "StdPlanRecord",
     "StdSettings",
-    "always_measured",
     "candidate_threshold",
     "compute",
     "describe_probe",
     "describe_run",
     "describe_similarity",
     "distances",
-    "identity_parts",
     "make_plan",
     "outlier_threshold",
     "probe",
@@ -112,18 +107,6 @@ TABLE = TokenTable(
     ranked_by=RATE,
     glossary=GLOSSARY,
 )
-
-
-def always_measured(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer) -> list[Token]:
-    """Return no token: a run measures only the tokens that the user names."""
-    del vocabulary, tokenizer
-    return []
-
-
-def identity_parts(job: Job[StdSettings]) -> dict[str, Any]:
-    """Return nothing: the parts of the identity that all methods share are enough for std."""
-    del job
-    return {}
 
 
 def compute(

@@ -10,7 +10,7 @@ import polars as pl
 from stickytoken.insertion import Token
 from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import Progress
-from stickytoken.measurement.stages import AnyStage
+from stickytoken.measurement.stages import Stage
 from stickytoken.methods.runner import Runner
 
 # Name of the only stage that a user sees.
@@ -31,7 +31,7 @@ class CountedRunner:
     done_texts: int = 0  # number of texts in the finished stages, including texts encoded in earlier sessions
     computed_texts: int = 0  # number of texts encoded in this session
 
-    def __call__(self, stage: AnyStage, tokens: Sequence[Token], text_count: int) -> pl.DataFrame:
+    def __call__(self, stage: Stage, tokens: Sequence[Token], text_count: int) -> pl.DataFrame:
         """Run a stage and report its progress. Return one row per token.
 
         Args:

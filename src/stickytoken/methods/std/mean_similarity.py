@@ -8,7 +8,7 @@ import numpy as np
 
 from stickytoken.encoders.protocol import Encoder, has_vector, reads_ids
 from stickytoken.errors import EncodingError
-from stickytoken.measurement.engine import Rows, Shard
+from stickytoken.measurement.engine import Shard
 from stickytoken.methods.runner import Runner
 from stickytoken.unit_vectors import exact_unit_vectors
 
@@ -29,6 +29,11 @@ class EntryWork:
     """Adds up the unit vectors of vocabulary entries, each of which is a text of its own."""
 
     name = "mean similarity"
+    unit = "texts"
+    key_column = "block"
+
+    def keys(self, shard: Shard[str]) -> list[int]:
+        return [shard.index]  # a shard has one row
 
     def prepare(self, shard: Shard[str], encoder: Encoder) -> Shard[str]:
         """Return the shard unchanged: `compute` needs its strings."""
@@ -52,11 +57,6 @@ class EntryWork:
         return [row], len(prepared.items)
 
 
-_ONE_ROW: Rows[str] = Rows(
-    keys=lambda shard: [shard.index], column="block", size=lambda shard: len(shard.items), unit="texts"
-)
-
-
 def measure_mean_similarity(encoder: Encoder, runner: Runner) -> MeanSimilarity:
     """Return u, the mean cosine over all ordered pairs of vocabulary entries (Chen et al. 2025).
 
@@ -71,7 +71,7 @@ def measure_mean_similarity(encoder: Encoder, runner: Runner) -> MeanSimilarity:
     shards = [Shard(index, block) for index, block in enumerate(blocks)]
     total = np.zeros(encoder.dimension)
     entry_count = 0
-    for table in runner.run_work(EntryWork(), shards, _ONE_ROW):
+    for table in runner.run_work(EntryWork(), shards):
         row = table.row(0, named=True)
         total += np.array(row["sum"], dtype=np.float64)
         entry_count += row["entries"]

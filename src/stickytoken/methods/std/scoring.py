@@ -162,9 +162,7 @@ class AloneStage:
     def probes(self, token: Token) -> list[Probe]:
         return [self.pairs.probe_alone(token)]
 
-    def measure_all(
-        self, tokens: Sequence[Token], vectors: NDArray[np.float32]
-    ) -> list[Mapping[str, RowValue]]:
+    def measure(self, tokens: Sequence[Token], vectors: NDArray[np.float32]) -> list[Mapping[str, RowValue]]:
         """Return a row for each token with its distances to the anchors, as one list for each metric."""
         # From every vector to every anchor: for each metric, an array of shape (tokens, P).
         by_metric = distances(vectors[:, None], self.pairs.anchors)
@@ -206,9 +204,7 @@ class ScoringStage:
         paths = self.paths[token.id]
         return [self.pairs.probe(token, text_index, paths) for text_index in self.text_indices[token.id]]
 
-    def measure_all(
-        self, tokens: Sequence[Token], vectors: NDArray[np.float32]
-    ) -> list[Mapping[str, RowValue]]:
+    def measure(self, tokens: Sequence[Token], vectors: NDArray[np.float32]) -> list[Mapping[str, RowValue]]:
         """Measure the distance between each text and the anchor of the text's pair.
 
         Args:
@@ -527,9 +523,9 @@ def expected_gains(pairs: ScoringPairs, all_distances: Floats, alone: Floats) ->
     return gains
 
 
-def expected_texts(pairs: ScoringPairs, token_count: int, sample_size: int = SAMPLE) -> int:
+def expected_texts(pairs: ScoringPairs, token_count: int) -> int:
     """Estimate how many texts `score_tokens` encodes."""
-    sampled = sample_size if token_count >= _SAMPLED_FROM * sample_size else token_count
+    sampled = SAMPLE if token_count >= _SAMPLED_FROM * SAMPLE else token_count
     texts_alone = token_count  # each token by itself
     texts_of_sample = sampled * len(pairs.text_indices)
     return texts_alone + texts_of_sample + _expect_texts_after_sample(pairs, token_count - sampled)

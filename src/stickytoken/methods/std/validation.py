@@ -107,7 +107,13 @@ class ValidationStage:
         # Without copies: for each metric, the distance of each pair, shape (pairs,).
         return distances(self.without_copies, self.anchors)
 
-    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, float | list[float]]:
+    def measure(
+        self, tokens: Sequence[Token], vectors: NDArray[np.float32]
+    ) -> list[Mapping[str, float | list[float]]]:
+        """Return the validation rates and lifts of each token; see `_measure_token`."""
+        return [self._measure_token(of_token) for of_token in np.split(vectors, len(tokens))]
+
+    def _measure_token(self, vectors: NDArray[np.float32]) -> Mapping[str, float | list[float]]:
         """Compute the validation rates and lifts of a token from the vectors of its probes.
 
         A pair gets closer if its mean distance over 1, ..., n copies is below its distance without copies.
@@ -135,28 +141,19 @@ class ValidationStage:
         return row
 
 
-def validation_stage(
-    encoder: Encoder, settings: StdSettings, plan: StdPlanRecord, gaps_of: PathsOf | None = None
-) -> ValidationStage:
+def validation_stage(encoder: Encoder, settings: StdSettings, plan: StdPlanRecord) -> ValidationStage:
     """Return the stage that validates candidates on the validation pairs of the plan.
 
     The carriers, into which copies are inserted, are the second sentences of the pairs. The anchors are the
-    first sentences of the pairs.
-
-    Args:
-        encoder: the model.
-        settings: settings of the method.
-        plan: provides the validation pairs.
-        gaps_of: see `ValidationStage`. If ``gaps_of`` is None, the gaps depend only on seed, token and pair,
-            and not on the order in which candidates are validated.
+    first sentences of the pairs. The gaps for random placement depend only on seed, token and pair, and not
+    on the order in which candidates are validated.
     """
     carriers = probes.as_carriers(encoder, settings.inserted_as, [pair.sentence2 for pair in plan.validation])
-    if gaps_of is None:
-        words = tuple(probes.word_count(carrier) for carrier in carriers)
-        gaps_of = PathsByToken(settings.seed, words, settings.copies, settings.inserted_as).of
+    words = tuple(probes.word_count(carrier) for carrier in carriers)
+    paths = PathsByToken(settings.seed, words, settings.copies, settings.inserted_as)
     anchors, without_copies = encode_pairs(encoder, plan.validation, settings.inserted_as)
     return ValidationStage(
-        settings, carriers, anchors=anchors, without_copies=without_copies, gaps_of=gaps_of
+        settings, carriers, anchors=anchors, without_copies=without_copies, gaps_of=paths.of
     )
 
 
