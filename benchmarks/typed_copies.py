@@ -103,11 +103,14 @@ class Search:
         self.collection = collection
         self.model = SentenceTransformer(model)
         self.queries = units(self.model.encode_query(collection.queries, batch_size=8))
+        # sentence-transformers prefers "document", which is empty in models that name the prompt "passage".
+        self.document_prompt = "passage" if self.model.prompts.get("passage") else None
         self.documents = self.encoded(collection.documents)
 
     def encoded(self, documents: list[str]) -> NDArray[np.float64]:
         """Return the unit vectors of documents."""
-        return units(self.model.encode_document(documents, batch_size=8))
+        vectors = self.model.encode_document(documents, prompt_name=self.document_prompt, batch_size=8)
+        return units(vectors)
 
     def hits(self, *, before: str = "", after: str = "") -> NDArray[np.float64]:
         """Return 1 where a query has a sampled abstract among its first ten, shape (sample, queries).
