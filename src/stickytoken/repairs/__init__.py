@@ -36,7 +36,7 @@ __all__ = ["Repair", "RepairSettings", "open_repair", "repair"]
 
 # Version of the repair code, which is part of a repair's identity. Increment it when a change to the code
 # produces a different model or different numbers for the same inputs.
-_VERSION = 11
+_VERSION = 12
 
 
 def repair(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,12 +23,6 @@ _SPACE_REMOVING = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit", "ByteLev
 # Normalizers that add no space to a text. Any other normalizer is assumed to add spaces.
 _SPACE_NEUTRAL = {"Prepend", "Lowercase", "Strip", "StripAccents"}
 
-# Prefixes that mark an entry as the beginning of a word: in byte-level tokenizers, and in SentencePiece.
-_WORD_MARKS = ("Ġ", "▁")
-# Maximum number of entries that may be looked up as whole words instead of being merged. The tokenizer is
-# changed to split each of these entries off from all words that begin with the entry, so a higher limit would
-# change the tokenization of too many words.
-_MOST_LOOKED_UP = 40
 # Maximum number of entries that are named as examples in the reason why an entry cannot be made unreachable.
 _NAMED_ENTRIES = 3
 
@@ -121,17 +114,13 @@ class EditableVocabulary:
 
     Args:
         document: the content of tokenizer.json.
-        uses_stored_steps: function that returns whether transformers would use the normalizer and
-            pre-tokenizer in tokenizer.json.
     """
 
-    def __init__(self, document: dict[str, Any], uses_stored_steps: Callable[[], bool]) -> None:
+    def __init__(self, document: dict[str, Any]) -> None:
         """Read the vocabulary and, for a byte pair encoding, the merges of a tokenizer.json."""
         from tokenizers import Tokenizer
 
         self._document = document
-        # This function is called only if its result is needed, because it loads a tokenizer.
-        self._uses_stored_steps = uses_stored_steps
         self._model: dict[str, Any] = document["model"]
         # Kind of the vocabulary: BPE, WordPiece, Unigram or WordLevel.
         self._kind: str | None = self._model.get("type")
@@ -151,8 +140,6 @@ class EditableVocabulary:
                 self._merges_by_entry.setdefault(entry, []).append(pair)
         # Cache: the entries that contain a string, keyed by the string.
         self._entries_containing: dict[str, list[str]] = {}
-        # Cache of `_find_merges_without`, keyed by the set of removed entries.
-        self._remaining: dict[frozenset[str], tuple[dict[Pair, int], tuple[str, ...]]] = {}
 
     def reason_against(self, token_id: int, accepted: Sequence[int]) -> str | None:
         """Return why an entry cannot be made unreachable.
@@ -199,120 +186,49 @@ class EditableVocabulary:
     def _find_reason_in_merges(self, entry: str, is_byte: bool, removed: frozenset[str]) -> str | None:
         """Return why an entry of a byte pair encoding cannot be removed; None if it can.
 
-        If other entries are built from the entry, it can be removed only if the tokenizer can find these
-        entries by looking up whole words. ``removed`` has the entry itself and all other entries that are
-        removed with it.
+        ``removed`` has the entry itself and all other entries that are removed with it.
         """
         if self._model.get("end_of_word_suffix") or self._model.get("continuing_subword_prefix"):
             return "its byte pair encoding marks word ends in the entries"
         if len(entry) == 1 or is_byte:
             return "it is a single character or byte, and has no pieces"
-        # The entries that are not removed, but that the remaining merges can no longer produce.
-        _ranks, dependent_entries = self._find_merges_without(removed)
-        if not dependent_entries:
-            # Without its merges, no text becomes the entry. But if the tokenizer looks up whole words before
-            # it merges (ignore_merges), the entry must also be renamed.
-            must_be_renamed = bool(self._model.get("ignore_merges"))
-            cannot_be_renamed = must_be_renamed and not self._renaming_is_safe
-            return _NO_SAFE_NAME if cannot_be_renamed else None
-        # If there are few dependent entries, and they occur only at the beginning of words, the tokenizer can
-        # find them by looking up whole words instead of merging (see `without`).
-        are_few = len(dependent_entries) <= _MOST_LOOKED_UP
-        # The conditions are in this order because the later ones take longer to check.
-        if (
-            are_few
-            and all(self._begins_words(other, removed) for other in dependent_entries)
-            and self._can_look_up_words
-        ):
-            return None
-        named = ", ".join(repr(other) for other in dependent_entries[:_NAMED_ENTRIES])
-        if len(dependent_entries) == 1:
-            return f"another entry is built from it: {named}"
-        return f"{len(dependent_entries)} other entries are built from it, such as {named}"
+        lost = self._find_unmerged(removed, self._compute_ranks_without(removed))
+        if lost:
+            named = ", ".join(repr(other) for other in lost[:_NAMED_ENTRIES])
+            if len(lost) == 1:
+                return f"another entry is built from it: {named}"
+            return f"{len(lost)} other entries are built from it, such as {named}"
+        if self._looks_up_words and not self._renaming_is_safe:
+            return _NO_SAFE_NAME
+        return None
 
-    def _begins_words(self, entry: str, removed: frozenset[str]) -> bool:
-        """Return whether `without` can split an entry off words without changing their other tokens.
+    @property
+    def _looks_up_words(self) -> bool:
+        """Whether the tokenizer looks up a whole word in the vocabulary before it merges characters.
 
-        This is so if the entry begins with a removed entry, and occurs only at the beginning of words.
+        If so, an entry without merges must also be renamed to become unreachable.
         """
-        # If a removed entry is further inside, the text before it may be divided differently in longer words:
-        # without ``iver``, ``rivers`` may become ``r``, ``i``, ``ver`` and ``s``.
-        if not entry.startswith(tuple(removed)):
-            return False
-        if entry.startswith(_WORD_MARKS):  # such as ``Ġriver``
-            return True
-        # An entry without a mark, such as ``river``, stands in the middle of words (``upriver``), or begins
-        # the first word of a text, which has no mark. It does nothing but begin the first word if ``Ġriver``
-        # begins all other words, and if each entry that contains ``river`` begins with it, as ``rivers``
-        # does.
-        marked_forms = {mark + entry for mark in _WORD_MARKS}  # ``Ġriver`` and ``▁river``
-        entries_containing_it = [other for other in self._model["vocab"] if entry in other]
-        has_marked_form = not marked_forms.isdisjoint(entries_containing_it)
-        without_marks = [other.lstrip("".join(_WORD_MARKS)) for other in entries_containing_it]
-        return has_marked_form and all(other.startswith(entry) for other in without_marks)
+        return bool(self._model.get("ignore_merges"))
 
     def without(self, ids: Sequence[int]) -> EditedTokenizer:
         """Return a tokenizer.json that never turns text into the given entries. Token ids do not change.
 
-        - In a WordPiece or Unigram vocabulary, the entries are renamed, so that no text matches them.
-        - In a byte pair encoding, the merges that use or produce the entries are deleted. If the deletion
-          affects no other entry, and the tokenizer does not look up whole words before it merges, nothing
-          else changes.
-        - If the remaining merges no longer produce an entry that is not removed, the tokenizer is set to look
-          up whole words before it merges, so that it still produces this entry. If the tokenizer looks up
-          whole words, the removed entries are also renamed.
+        In a WordPiece or Unigram vocabulary, the entries are renamed, so that no text matches them. In a byte
+        pair encoding, the merges that use or produce them are deleted; they are renamed only if the tokenizer
+        looks up whole words before it merges.
         """
         new_names = _make_unreachable_names(ids)
-        if self._kind != "BPE":
-            renamed_model = rename_entries(self._model, new_names)
-            return EditedTokenizer(self._document | {"model": renamed_model}, new_names)
-        removed = frozenset(self._entries[token_id] for token_id in ids)
-        ranks, no_longer_merged = self._find_merges_without(removed)
-        pairs = sorted(ranks, key=ranks.__getitem__)
-        # A merge is stored as "left right" in older files, and as [left, right] in newer ones.
-        is_stored_as_text = isinstance(next(iter(self._model["merges"]), None), str)
-        merges = [" ".join(pair) if is_stored_as_text else list(pair) for pair in pairs]
-        model = self._model | {"merges": merges}
-        if not no_longer_merged and not model.get("ignore_merges"):
-            return EditedTokenizer(self._document | {"model": model}, {})
-        # The edited tokenizer looks up every whole word in the vocabulary before it merges. The removed
-        # entries are renamed, so that they are not found. The entries that no merge produces are also
-        # renamed, because the words that equal these entries have always been split into pieces.
-        new_names |= _make_unreachable_names(self._never_produced)
-        model = rename_entries(model | {"ignore_merges": True}, new_names)
-        document = self._document | {"model": model}
-        if no_longer_merged:
-            steps = _list_steps(document.get("pre_tokenizer"), "pretokenizers")
-            split = self._split_off_words(no_longer_merged)
-            document["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [*steps, split]}
-        return EditedTokenizer(document, new_names)
-
-    def _split_off_words(self, no_longer_merged: tuple[str, ...]) -> dict[str, Any]:
-        """Return a pre-tokenizer that splits entries off the beginning of longer words.
-
-        It is needed because only whole words are looked up. If ``riv`` is removed and ``river`` is no longer
-        merged, the tokenizer finds the word ``river``, but in ``riverbed`` only if ``river`` is split off.
-        """
-        # A word is split after the longest entry that it begins with, because a regular expression takes the
-        # first alternative that matches. So entries that begin with ``river``, such as ``rivers``, are
-        # alternatives too.
-        to_split_off = [entry for entry in self._model["vocab"] if entry.startswith(no_longer_merged)]
-        longest_first = sorted(to_split_off, key=len, reverse=True)
-        alternatives = "|".join(re.escape(entry) for entry in longest_first)
-        return {
-            "type": "Split",
-            "pattern": {"Regex": rf"\A(?:{alternatives})"},
-            "behavior": "Isolated",
-            "invert": False,
-        }
-
-    def _find_merges_without(self, removed: frozenset[str]) -> tuple[dict[Pair, int], tuple[str, ...]]:
-        """Return the ranks of the merges that remain, and the other entries that they no longer produce."""
-        # The result is cached, because every entry is judged together with the entries accepted before it.
-        if removed not in self._remaining:
-            ranks = self._compute_ranks_without(removed)
-            self._remaining[removed] = (ranks, self._find_unmerged(removed, ranks))
-        return self._remaining[removed]
+        model = self._model
+        if self._kind == "BPE":
+            ranks = self._compute_ranks_without(frozenset(self._entries[token_id] for token_id in ids))
+            pairs = sorted(ranks, key=ranks.__getitem__)
+            # A merge is stored as "left right" in older files, and as [left, right] in newer ones.
+            is_stored_as_text = isinstance(next(iter(model["merges"]), None), str)
+            merges = [" ".join(pair) if is_stored_as_text else list(pair) for pair in pairs]
+            model = model | {"merges": merges}
+            if not self._looks_up_words:
+                new_names = {}
+        return EditedTokenizer(self._document | {"model": rename_entries(model, new_names)}, new_names)
 
     def _compute_ranks_without(self, removed: frozenset[str]) -> dict[Pair, int]:
         """Return the remaining merges, and their ranks, after some entries are removed.
@@ -357,49 +273,6 @@ class EditableVocabulary:
             if _is_merged(entry, self._ranks):  # some entries were never produced by merges
                 no_longer_merged.append(entry)
         return tuple(no_longer_merged)
-
-    @cached_property
-    def _can_look_up_words(self) -> bool:
-        """Whether `without` can make the tokenizer look up whole words before it merges.
-
-        For this, `without` renames entries and adds a pre-tokenizer, and the tokenizer must divide text into
-        words.
-        """
-        if not self._renaming_is_safe or self._document.get("pre_tokenizer") is None:
-            return False
-        steps = {key: self._document.get(key) for key in ("normalizer", "pre_tokenizer")}
-        # Without a vocabulary, a tokenizer gives one id for each word.
-        words_of_sample = _make_tokenizer(steps).encode("one two three").ids
-        splits_words = len(words_of_sample) == 3
-        # With ignore_merges, a word that equals an entry which no merge produces would become this entry.
-        # `without` prevents that by renaming these entries. A merge names its inputs by their old names, so
-        # no renamed entry may be an input.
-        merge_inputs = {entry for pair in self._ranks for entry in pair}
-        merges_stay_valid = merge_inputs.isdisjoint(self._never_produced.values())
-        # An added pre-tokenizer has an effect only if transformers uses the one stored in tokenizer.json. To
-        # find this out takes longest, so it comes last.
-        return splits_words and merges_stay_valid and self._uses_stored_steps()
-
-    @cached_property
-    def _never_produced(self) -> dict[int, str]:
-        """The entries that no merge produces, keyed by token id.
-
-        The tokenizer would produce them if it looked up whole words before it merges.
-        """
-        from tokenizers.models import BPE
-
-        if self._model.get("ignore_merges"):
-            return {}  # it looks up whole words already, so it can produce every entry
-        merging = BPE(vocab=self._model["vocab"], merges=list(self._ranks))
-        added_ids = {added["id"] for added in self._document.get("added_tokens", ())}
-
-        def is_produced(token_id: int, entry: str) -> bool:
-            needs_no_merge = len(entry) == 1 or token_id in added_ids
-            return needs_no_merge or len(merging.tokenize(entry)) <= 1
-
-        return {
-            token_id: entry for token_id, entry in self._entries.items() if not is_produced(token_id, entry)
-        }
 
 
 def _is_concatenation(text: str, entries: Collection[str]) -> bool:

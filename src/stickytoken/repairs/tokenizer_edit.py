@@ -82,33 +82,6 @@ class Pipeline:
         """The id of the padding token; None if there is none or it is unknown."""
         return None if self.tokenizer is None else self.tokenizer.pad_token_id
 
-    def uses_stored_steps(self) -> bool:
-        """Return whether transformers would use the normalizer and pre-tokenizer of an edited tokenizer.json.
-
-        Some tokenizer classes ignore the stored steps and build their own. To test the class, a small
-        tokenizer.json with an unusual normalizer is loaded, together with the config.json of this folder,
-        because the model type in config.json can decide which class transformers loads. If the class keeps
-        the normalizer, it is assumed to keep the pre-tokenizer as well.
-
-        Returns:
-            Whether the class keeps the normalizer; False if the small tokenizer cannot be loaded; True if the
-            tokenizer is loaded without transformers.
-        """
-        if self.tokenizer is None:  # the library `tokenizers` always follows tokenizer.json
-            return True
-        unusual_normalizer = {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}
-        model = {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}
-        document = {"version": "1.0", "added_tokens": [], "normalizer": unusual_normalizer, "model": model}
-        # Edited tokenizers are written with this class, but the model type may override it.
-        tokenizer_config = b'{"tokenizer_class": "PreTrainedTokenizerFast"}'
-        files = {_TOKENIZER_FILE: json.dumps(document).encode(), _TOKENIZER_CONFIG_FILE: tokenizer_config}
-        try:
-            tokenizer = _load_edited_tokenizer(files, self.folder)
-        except RepairError:
-            return False
-        loaded = json.loads(tokenizer.backend_tokenizer.to_str())
-        return bool(loaded["normalizer"] == unusual_normalizer)
-
 
 def read_pipeline(model: Path, route: str | None = None) -> Pipeline:
     """Read the tokenizer of a model, as it is stored and as transformers loads it.
@@ -199,7 +172,7 @@ def reasons_against_splitting(
     if not ids:
         return {}
     pipeline = read_pipeline(folder, route)
-    vocabulary = _tokenizer_json.EditableVocabulary(pipeline.document, pipeline.uses_stored_steps)
+    vocabulary = _tokenizer_json.EditableVocabulary(pipeline.document)
     accepted: list[int] = []
     reasons: dict[int, str | None] = {}
     for token_id in dict.fromkeys(ids):  # each once
@@ -280,16 +253,7 @@ def _edit_document(pipeline: Pipeline, edit: ModelEdit) -> EditedTokenizer:
     document = rebuilt_document if is_rebuilt else pipeline.document
     new_names: dict[int, str] = {}
     if edit.unreachable:
-        vocabulary = _tokenizer_json.EditableVocabulary(document, pipeline.uses_stored_steps)
-        changed = vocabulary.without(edit.unreachable)
-        # With ignore_merges, more than the vocabulary and the merges may have changed: the tokenizer looks up
-        # whole words, and has an additional pre-tokenizer. So the stored document cannot be used, and the
-        # entries are removed from the rebuilt document instead.
-        looks_up_words = bool(changed.document["model"].get("ignore_merges"))
-        if looks_up_words and not is_rebuilt:
-            is_rebuilt = True
-            vocabulary = _tokenizer_json.EditableVocabulary(rebuilt_document, pipeline.uses_stored_steps)
-            changed = vocabulary.without(edit.unreachable)
+        changed = _tokenizer_json.EditableVocabulary(document).without(edit.unreachable)
         document = changed.document
         new_names |= changed.new_names
     if edit.plain_specials:
