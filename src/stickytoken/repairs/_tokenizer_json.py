@@ -1,4 +1,4 @@
-"""Edit the content of a tokenizer.json. Every edit returns a new JSON document."""
+"""Edit the content of a tokenizer.json. Every edit returns a new JSON document. Token ids do not change."""
 
 from __future__ import annotations
 
@@ -7,106 +7,20 @@ import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, TypeAlias
 
 from stickytoken.errors import RepairError
 from stickytoken.validation import visible
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+Pair: TypeAlias = tuple[str, str]
 
-Pair = tuple[str, str]
-
-# Pre-tokenizers after which no piece of text contains a space: they split at spaces, or replace every space
-# by another character.
-_SPACE_REMOVING = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit", "ByteLevel", "Metaspace"}
-# Normalizers that add no space to a text. Any other normalizer is assumed to add spaces.
-_SPACE_NEUTRAL = {"Prepend", "Lowercase", "Strip", "StripAccents"}
+Edited: TypeAlias = tuple[dict[str, Any], dict[int, str]]
+"""An edited tokenizer.json, and the new strings of its renamed entries, keyed by token id."""
 
 # Maximum number of entries that are named as examples in the reason why an entry cannot be made unreachable.
 _NAMED_ENTRIES = 3
 
 _NO_SAFE_NAME = "spaces reach the vocabulary, so a text could contain any new name of the entry"
-
-
-class EditedTokenizer(NamedTuple):
-    """A tokenizer.json after an edit.
-
-    Attributes:
-        document: the content of tokenizer.json.
-        new_names: new strings of the renamed entries, keyed by token id.
-        is_rebuilt: whether the document was made from the tokenizer that transformers loads, and not from the
-            stored tokenizer.json; if so, the configuration must make transformers load the tokenizer that the
-            document defines.
-    """
-
-    document: dict[str, Any]
-    new_names: dict[int, str]
-    is_rebuilt: bool = False
-
-
-def entries_of(document: Mapping[str, Any]) -> dict[int, str]:
-    """Return the strings of the vocabulary entries and of the added tokens, keyed by token id."""
-    vocabulary = document["model"]["vocab"]
-    if isinstance(vocabulary, dict):
-        entries = {token_id: entry for entry, token_id in vocabulary.items()}
-    else:  # of the kind Unigram, in the order of ids
-        entries = {token_id: entry for token_id, (entry, _score) in enumerate(vocabulary)}
-    for added in document.get("added_tokens", ()):
-        entries[added["id"]] = added["content"]
-    return entries
-
-
-def name_entry(entry: str, token_id: int) -> str:
-    """Return the id and string of an entry for an error message, such as ``token 7 ('river')``."""
-    return f"token {token_id} ({visible(entry)!r})"
-
-
-def _list_steps(step: dict[str, Any] | None, members_key: str) -> list[dict[str, Any]]:
-    """Return the normalizers or pre-tokenizers that a step of tokenizer.json consists of, in order.
-
-    ``members_key`` is the key under which a sequence lists its steps.
-    """
-    if step is None:
-        return []
-    if step["type"] != "Sequence":
-        return [step]
-    steps = []
-    for member in step[members_key]:
-        steps += _list_steps(member, members_key)  # a member may be a sequence itself
-    return steps
-
-
-def _removes_spaces(document: Mapping[str, Any]) -> bool:
-    """Return whether the tokenizer removes or replaces all spaces before it looks up text in the vocabulary.
-
-    If so, no text can match an entry that contains a space.
-    """
-    pre_tokenizers = _list_steps(document.get("pre_tokenizer"), "pretokenizers")
-    if any(step["type"] in _SPACE_REMOVING for step in pre_tokenizers):
-        return True
-    # Follow the normalizers in their order: one may replace all spaces, and a later one may add spaces again.
-    contains_spaces = True
-    for step in _list_steps(document.get("normalizer"), "normalizers"):
-        if step["type"] == "ByteLevel":
-            # This normalizer writes every byte as a visible character, and a space as Ġ.
-            contains_spaces = False
-        elif step["type"] == "Replace" and " " not in step["content"]:
-            # A replacement without a space adds no space. If the replaced text is a space, no space is left.
-            # The pattern may also be a regular expression, which is assumed to leave spaces.
-            if step["pattern"].get("String") == " ":
-                contains_spaces = False
-        elif step["type"] not in _SPACE_NEUTRAL:
-            contains_spaces = True
-    return not contains_spaces
-
-
-def _make_tokenizer(steps: Mapping[str, Any]) -> Tokenizer:
-    """Return a tokenizer with these steps, whose model turns each piece of text into one unknown token."""
-    from tokenizers import Tokenizer
-
-    model = {"type": "WordLevel", "vocab": {"": 0}, "unk_token": ""}
-    return Tokenizer.from_str(json.dumps({"version": "1.0", "added_tokens": [], "model": model, **steps}))
 
 
 class EditableVocabulary:
@@ -210,7 +124,7 @@ class EditableVocabulary:
         """
         return bool(self._model.get("ignore_merges"))
 
-    def without(self, ids: Sequence[int]) -> EditedTokenizer:
+    def without(self, ids: Sequence[int]) -> Edited:
         """Return a tokenizer.json that never turns text into the given entries. Token ids do not change.
 
         In a WordPiece or Unigram vocabulary, the entries are renamed, so that no text matches them. In a byte
@@ -228,7 +142,7 @@ class EditableVocabulary:
             model = model | {"merges": merges}
             if not self._looks_up_words:
                 new_names = {}
-        return EditedTokenizer(self._document | {"model": rename_entries(model, new_names)}, new_names)
+        return self._document | {"model": rename_entries(model, new_names)}, new_names
 
     def _compute_ranks_without(self, removed: frozenset[str]) -> dict[Pair, int]:
         """Return the remaining merges, and their ranks, after some entries are removed.
@@ -275,6 +189,34 @@ class EditableVocabulary:
         return tuple(no_longer_merged)
 
 
+def cut_like_wordpiece(entry: str, entries: Collection[str], prefix: str) -> list[str] | None:
+    """Divide the text of an entry as WordPiece does: from the left, always taking the longest piece.
+
+    Args:
+        entry: the entry, with the prefix if it continues a word.
+        entries: the entries that may be pieces.
+        prefix: prefix of entries that continue a word, such as ``##``.
+
+    Returns:
+        The pieces; None if a part of the text is not in the vocabulary.
+    """
+    # An entry that is nothing but the prefix is a word of its own.
+    continues_word = bool(prefix) and entry.startswith(prefix) and len(entry) > len(prefix)
+    text = entry.removeprefix(prefix) if continues_word else entry
+    pieces: list[str] = []
+    start = 0
+    while start < len(text):
+        begins_word = start == 0 and not continues_word
+        mark = "" if begins_word else prefix
+        longest_first = range(len(text), start, -1)
+        end = next((end for end in longest_first if mark + text[start:end] in entries), None)
+        if end is None:
+            return None
+        pieces.append(mark + text[start:end])
+        start = end
+    return pieces
+
+
 def _is_concatenation(text: str, entries: Collection[str]) -> bool:
     """Return whether a text can be divided into entries."""
     can_divide = [True]  # item n says whether the first n characters can be divided into entries
@@ -284,41 +226,24 @@ def _is_concatenation(text: str, entries: Collection[str]) -> bool:
     return can_divide[-1]
 
 
-def merge_pairs(model: Mapping[str, Any]) -> list[Pair] | None:
-    """Return the merges of a byte pair encoding by ascending rank; None if the model has no merges."""
-    if "merges" not in model:
-        return None
-    pairs = []
-    for merge in model["merges"]:
-        # Stored as "left right" in older files, and as [left, right] in newer ones.
-        left, right = merge.split(" ") if isinstance(merge, str) else merge
-        pairs.append((left, right))
-    return pairs
+def _is_merged(entry: str, ranks: Mapping[Pair, int]) -> bool:
+    return len(_merge_like_byte_pair_encoding(entry, ranks)) == 1
 
 
-def rename_entries(model: dict[str, Any], new_names: Mapping[int, str]) -> dict[str, Any]:
-    """Return the ``model`` part of a tokenizer.json with some entries renamed.
-
-    Args:
-        model: the original ``model`` part.
-        new_names: new strings of the renamed entries, keyed by token id.
-    """
-    vocabulary = model["vocab"]
-    renamed: Any
-    if isinstance(vocabulary, dict):
-        renamed = {new_names.get(token_id, entry): token_id for entry, token_id in vocabulary.items()}
-    else:  # of the kind Unigram: entries with scores, in the order of ids
-        renamed = [
-            [new_names.get(token_id, entry), score] for token_id, (entry, score) in enumerate(vocabulary)
-        ]
-    return model | {"vocab": renamed}
+def _merge_like_byte_pair_encoding(text: str, ranks: Mapping[Pair, int]) -> list[str]:
+    """Return the pieces to which merges with these ranks reduce the characters of a text."""
+    pieces = list(text)
+    while len(pieces) > 1:
+        pair_ranks = [ranks.get(pair, math.inf) for pair in pairwise(pieces)]
+        lowest = min(pair_ranks)
+        if math.isinf(lowest):  # no pair can be merged
+            break
+        left = pair_ranks.index(lowest)  # the leftmost of equal pairs
+        pieces[left : left + 2] = [pieces[left] + pieces[left + 1]]
+    return pieces
 
 
-def _make_unreachable_names(ids: Iterable[int]) -> dict[int, str]:
-    return {token_id: f"[unreachable {token_id}]" for token_id in ids}
-
-
-def make_specials_plain(document: dict[str, Any], ids: Sequence[int], pad_id: int | None) -> EditedTokenizer:
+def make_specials_plain(document: dict[str, Any], ids: Sequence[int], pad_id: int | None) -> Edited:
     """Return an edited tokenizer.json that treats the text of some special tokens as plain text.
 
     The tokens are removed from the list of added tokens, which the tokenizer finds in a text before anything
@@ -374,7 +299,7 @@ def make_specials_plain(document: dict[str, Any], ids: Sequence[int], pad_id: in
     padding = changed.get("padding")
     if padding and padding["pad_id"] in new_names:
         changed["padding"] = padding | {"pad_token": new_names[padding["pad_id"]]}
-    return EditedTokenizer(changed, new_names)
+    return changed, new_names
 
 
 def _add_entries(model: dict[str, Any], new_entries: Mapping[int, str], ids: Sequence[int]) -> dict[str, Any]:
@@ -412,52 +337,87 @@ def _is_produced_from_text(document: Mapping[str, Any], entry: str) -> bool:
         return True
     # WordPiece and WordLevel can produce the entry only if the pre-tokenizer keeps its text in one piece. The
     # piece may be longer than the text, for example if the pre-tokenizer adds a word mark.
-    pre_tokenizer = _make_tokenizer({"pre_tokenizer": document["pre_tokenizer"]}).pre_tokenizer
     # In a text, an entry that continues a word has no prefix such as ``##``.
     text = entry.removeprefix(str(model.get("continuing_subword_prefix") or ""))
-    return any(text in piece for piece, _span in pre_tokenizer.pre_tokenize_str(text))
+    return any(text in piece for piece in _divide(text, {"pre_tokenizer": document["pre_tokenizer"]}))
 
 
-def cut_like_wordpiece(entry: str, entries: Collection[str], prefix: str) -> list[str] | None:
-    """Divide the text of an entry as WordPiece does: from the left, always taking the longest piece.
+def entries_of(document: Mapping[str, Any]) -> dict[int, str]:
+    """Return the strings of the vocabulary entries and of the added tokens, keyed by token id."""
+    vocabulary = document["model"]["vocab"]
+    if isinstance(vocabulary, dict):
+        entries = {token_id: entry for entry, token_id in vocabulary.items()}
+    else:  # of the kind Unigram, in the order of ids
+        entries = {token_id: entry for token_id, (entry, _score) in enumerate(vocabulary)}
+    for added in document.get("added_tokens", ()):
+        entries[added["id"]] = added["content"]
+    return entries
+
+
+def merge_pairs(model: Mapping[str, Any]) -> list[Pair] | None:
+    """Return the merges of a byte pair encoding by ascending rank; None if the model has no merges."""
+    if "merges" not in model:
+        return None
+    pairs = []
+    for merge in model["merges"]:
+        # Stored as "left right" in older files, and as [left, right] in newer ones.
+        left, right = merge.split(" ") if isinstance(merge, str) else merge
+        pairs.append((left, right))
+    return pairs
+
+
+def rename_entries(model: dict[str, Any], new_names: Mapping[int, str]) -> dict[str, Any]:
+    """Return the ``model`` part of a tokenizer.json with some entries renamed.
 
     Args:
-        entry: the entry, with the prefix if it continues a word.
-        entries: the entries that may be pieces.
-        prefix: prefix of entries that continue a word, such as ``##``.
-
-    Returns:
-        The pieces; None if a part of the text is not in the vocabulary.
+        model: the original ``model`` part.
+        new_names: new strings of the renamed entries, keyed by token id.
     """
-    # An entry that is nothing but the prefix is a word of its own.
-    continues_word = bool(prefix) and entry.startswith(prefix) and len(entry) > len(prefix)
-    text = entry.removeprefix(prefix) if continues_word else entry
-    pieces: list[str] = []
-    start = 0
-    while start < len(text):
-        begins_word = start == 0 and not continues_word
-        mark = "" if begins_word else prefix
-        longest_first = range(len(text), start, -1)
-        end = next((end for end in longest_first if mark + text[start:end] in entries), None)
-        if end is None:
-            return None
-        pieces.append(mark + text[start:end])
-        start = end
-    return pieces
+    vocabulary = model["vocab"]
+    renamed: Any
+    if isinstance(vocabulary, dict):
+        renamed = {new_names.get(token_id, entry): token_id for entry, token_id in vocabulary.items()}
+    else:  # of the kind Unigram: entries with scores, in the order of ids
+        renamed = [
+            [new_names.get(token_id, entry), score] for token_id, (entry, score) in enumerate(vocabulary)
+        ]
+    return model | {"vocab": renamed}
 
 
-def _is_merged(entry: str, ranks: Mapping[Pair, int]) -> bool:
-    return len(_merge_like_byte_pair_encoding(entry, ranks)) == 1
+def _make_unreachable_names(ids: Iterable[int]) -> dict[int, str]:
+    return {token_id: f"[unreachable {token_id}]" for token_id in ids}
 
 
-def _merge_like_byte_pair_encoding(text: str, ranks: Mapping[Pair, int]) -> list[str]:
-    """Return the pieces to which merges with these ranks reduce the characters of a text."""
-    pieces = list(text)
-    while len(pieces) > 1:
-        pair_ranks = [ranks.get(pair, math.inf) for pair in pairwise(pieces)]
-        lowest = min(pair_ranks)
-        if math.isinf(lowest):  # no pair can be merged
-            break
-        left = pair_ranks.index(lowest)  # the leftmost of equal pairs
-        pieces[left : left + 2] = [pieces[left] + pieces[left + 1]]
-    return pieces
+def name_entry(entry: str, token_id: int) -> str:
+    """Return the id and string of an entry for an error message, such as ``token 7 ('river')``."""
+    return f"token {token_id} ({visible(entry)!r})"
+
+
+# A text with spaces, and with characters that a tokenizer may turn into spaces.
+_SPACES = "one two  three\t\n\u00a0\u2009\u3000天天_▁Ġ- [unreachable 1]."
+
+
+def _removes_spaces(document: Mapping[str, Any]) -> bool:
+    """Return whether the tokenizer removes or replaces all spaces before it looks up text in the vocabulary.
+
+    If so, no text can match an entry that contains a space.
+    """
+    return not any(" " in piece for piece in _divide(_SPACES, document))
+
+
+def _divide(text: str, steps: Mapping[str, Any]) -> list[str]:
+    """Return the pieces of a text that a tokenizer with these steps looks up in its vocabulary.
+
+    ``steps`` may have the normalizer and the pre-tokenizer of a tokenizer.json.
+    """
+    from tokenizers import Tokenizer
+
+    only_steps = {key: steps.get(key) for key in ("normalizer", "pre_tokenizer")}
+    model = {"type": "WordLevel", "vocab": {"": 0}, "unk_token": ""}  # any will do
+    document: dict[str, Any] = {"version": "1.0", "added_tokens": [], **only_steps, "model": model}
+    tokenizer = Tokenizer.from_str(json.dumps(document))
+    if tokenizer.normalizer is not None:
+        text = tokenizer.normalizer.normalize_str(text)
+    if tokenizer.pre_tokenizer is None:
+        return [text]
+    return [piece for piece, _span in tokenizer.pre_tokenizer.pre_tokenize_str(text)]

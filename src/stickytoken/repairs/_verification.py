@@ -35,6 +35,7 @@ from stickytoken.repairs.records import (
     ScoreRecord,
     VerificationRecord,
 )
+from stickytoken.repairs.tokenizer_edit import texts_with
 from stickytoken.settings.repair import Strategy
 from stickytoken.validation import visible
 from stickytoken.vocabulary import Vocabulary, categorize
@@ -203,7 +204,7 @@ def verify(
     ]
     if unreached_tokens:
         checks.append(_check_unreachable(repaired.encoder, unreached_tokens, texts))
-    texts_with_tokens = [text for token in tokens for text in _make_test_texts(token.text)]
+    texts_with_tokens = [text for token in tokens for text in texts_with(token.text)]
     checks += check_fresh_process(original, repaired, texts_with_tokens, texts)
     checks.append(score_check)
     progress(Progress("compare", 1, 1, 1))
@@ -361,11 +362,15 @@ def _check_unreachable(
     unreached_tokens: Sequence[RepairedTokenRecord],
     texts: Sequence[str],
 ) -> CheckRecord:
-    """Check that neither the given texts nor spellings of the tokens become one of the tokens."""
+    """Check that neither the given texts nor spellings of the tokens become one of the tokens.
+
+    No other check asks that. An edit of the tokenizer follows rules, and the loaded model shows whether they
+    were enough.
+    """
     name_of = {token.token_id: token.token for token in unreached_tokens}
     every_text = list(texts)
     for token in unreached_tokens:
-        every_text += _make_test_texts(token.text)
+        every_text += texts_with(token.text)
     for text, ids in zip(every_text, repaired.tokenizer.encode_many(every_text), strict=True):
         produced = [name_of[token_id] for token_id in ids if token_id in name_of]
         if produced:
@@ -374,14 +379,6 @@ def _check_unreachable(
     entries = "the entry" if len(name_of) == 1 else f"any of the {len(name_of)} entries"
     finding = f"none of {len(every_text):,} texts, including spellings of the tokens, produces {entries}"
     return CheckRecord(name="unreachable", passed=True, finding=finding)
-
-
-def _make_test_texts(token_text: str) -> list[str]:
-    """Return texts that a tokenizer is most likely to read as the token, or to read in different ways."""
-    bare = token_text.strip()
-    forms = dict.fromkeys((token_text, bare, bare.lower(), bare.upper(), bare.capitalize()))
-    frames = ("{}", "river {} stone", "{} {} {}", "river{}stone", "({}).", "\n{}\t{}")
-    return [frame.replace("{}", form) for form in forms for frame in frames]
 
 
 def _check_scores(

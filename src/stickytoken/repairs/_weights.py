@@ -23,11 +23,10 @@ from stickytoken.encoders.files.stored_rows import (
     static_rows,
 )
 from stickytoken.errors import RepairError
+from stickytoken.repairs.tokenizer_edit import SHOWN_ERROR
 
-# Limits for an error message: how many tensors it names, and how many characters of a transformers error it
-# quotes.
+# Maximum number of tensors that an error message names.
 _NAMED_TENSORS = 5
-_SHOWN_ERROR = 200
 
 
 def find_token_tables(folder: Path, route: str | None) -> list[TokenRows]:
@@ -100,7 +99,7 @@ def _find_stored_inputs(module: Path, tensors: Sequence[StoredTensor]) -> list[S
             model: Any = AutoModel.from_config(config)  # type: ignore[no-untyped-call]
         embeddings = model.get_input_embeddings().weight
     except Exception as error:  # architectures raise different errors for an invalid configuration
-        reason = " ".join(str(error).split())[:_SHOWN_ERROR]
+        reason = " ".join(str(error).split())[:SHOWN_ERROR]
         raise RepairError(f"the model in {module} cannot be built by transformers: {reason}") from error
     # All parameters that share the weights of the input embeddings.
     names = [name for name, weight in model.named_parameters(remove_duplicate=False) if weight is embeddings]
