@@ -134,7 +134,9 @@ def repair(
             neighbours = find_neighbours(model, vocabulary, ids, opened)
         job = RepairJob(opened, model, vocabulary, ids, neighbours, corpus, settings, progress, build_folder)
         if settings.verify:
-            job.require_enough_to_measure()  # before anything is built
+            # Making the recheck raises an InputError if the run has left too few texts or ordinary tokens to
+            # measure a repair. This is before anything is built.
+            _ = job.recheck
         choices = job.choose(plans)
         job.write({token_id: choice.candidate for token_id, choice in choices.items()})
         token_records = job.make_records(plans, choices)
