@@ -143,7 +143,7 @@ def repair(
         verification = None
         if settings.verify:
             verification, token_records = verify(
-                model, job.load(), job.recheck, token_records, neighbours, corpus, chosen_task
+                model, job.load(), job.recheck, token_records, neighbours, chosen_task
             )
         recorded_settings: dict[str, Any] = {"neighbours": NEIGHBOURS, "seed": settings.seed}
         if model.named_route is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
-from stickytoken.data import Sentences, tasks, text_kinds
+from stickytoken.data import tasks, text_kinds
 from stickytoken.data.metrics import Outcomes
 from stickytoken.data.readability import drop_indistinguishable
 from stickytoken.detection.run import Run
@@ -123,7 +123,6 @@ def verify(
     before: Recheck,
     tokens: Sequence[RepairedTokenRecord],
     neighbours: Sequence[Neighbour],
-    corpus: Sentences,
     task: tasks.AnyTask,
 ) -> tuple[VerificationRecord, list[RepairedTokenRecord]]:
     """Compare a model before and after its repair, in other texts than those of the run and on a task.
@@ -131,10 +130,9 @@ def verify(
     Args:
         original: the model before the repair.
         repaired: the model after the repair.
-        before: recheck of the original model, which has the texts, the seed and the progress callback.
+        before: recheck of the original model, which has the corpus, the seed and the progress callback.
         tokens: records of the repaired tokens, without measurements.
         neighbours: tokens whose rows are similar to the repaired tokens' rows.
-        corpus: the corpus of the recheck.
         task: task to score before and after the repair.
 
     Returns:
@@ -142,7 +140,7 @@ def verify(
     """
     progress = before.progress
     kinds = drop_indistinguishable(text_kinds(), original.encoder.tokenizer)
-    texts = list(dict.fromkeys((*kinds.texts, *corpus.texts)))
+    texts = list(dict.fromkeys((*kinds.texts, *before.corpus.texts)))
     changes = _Changes(
         original.encoder,
         repaired.encoder,
@@ -216,7 +214,7 @@ def verify(
         smallest_push=settings.smallest_push,
         vectors_compared=after.compares_vectors,
         carriers=len(after.plan.carriers),
-        source=corpus.source,
+        source=before.corpus.source,
         neighbours=measured_neighbours,
         scores=scores,
         checks=checks,
