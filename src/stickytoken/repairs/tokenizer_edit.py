@@ -137,55 +137,6 @@ def edit_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
     return {str(tokenizer_path / name): content for name, content in files.items()}
 
 
-# A text that a tokenizer reads differently from all others if it merges or drops repeated words.
-_TEXT_WITH_REPETITIONS = "one one one one two"
-
-
-def _require_followed(
-    folder: Path, document: Mapping[str, Any], files: Mapping[str, bytes], spellings: Sequence[str]
-) -> None:
-    """Raise an error unless transformers reads texts as the edited tokenizer.json in ``files`` says.
-
-    Some tokenizer classes build a pipeline of their own, whatever the file says. The verification compares
-    all loaders, too (`_fresh_process.py`), but it comes after everything was measured, or not at all.
-    """
-    from tokenizers import Tokenizer
-
-    with tempfile.TemporaryDirectory() as folder_name:
-        edited_folder = Path(folder_name)
-        model_config = folder / "config.json"  # the model type in it may decide which class is loaded
-        if model_config.is_file():
-            shutil.copyfile(model_config, edited_folder / model_config.name)
-        for name, content in files.items():
-            (edited_folder / name).write_bytes(content)
-        tokenizer = _load_with_transformers(edited_folder)
-    expected = Tokenizer.from_str(json.dumps(document))
-    loaded = tokenizer.backend_tokenizer
-    for each in (expected, loaded):
-        each.no_truncation()
-        each.no_padding()
-    texts = [text for spelling in spellings for text in texts_with(spelling)]
-    for text in (_TEXT_WITH_REPETITIONS, *texts):
-        if loaded.encode(text).ids != expected.encode(text).ids:
-            raise RepairError(
-                f"the tokenizer in {folder} cannot be edited: transformers rebuilds a "
-                f"{type(tokenizer).__name__} from its vocabulary, and tokenizes {text!r} differently from "
-                "tokenizer.json; choose a strategy that changes rows"
-            )
-
-
-def texts_with(token: str) -> list[str]:
-    """Return texts that a tokenizer is most likely to read as a token, or to read in different ways.
-
-    Args:
-        token: the text of the token.
-    """
-    bare = token.strip()
-    forms = dict.fromkeys((token, bare, bare.lower(), bare.upper(), bare.capitalize()))
-    frames = ("{}", "river {} stone", "{} {} {}", "river{}stone", "({}).", "\n{}\t{}")
-    return [frame.replace("{}", form) for form in forms for frame in frames]
-
-
 @dataclass(frozen=True, slots=True)
 class Pipeline:
     """The tokenizer in a folder, as stored and as loaded.
@@ -268,8 +219,99 @@ def read_object(path: Path) -> dict[str, Any]:
     return content
 
 
-def _encode_json(value: Any) -> bytes:
-    return (json.dumps(value, ensure_ascii=False, indent=2) + "\n").encode()
+_SENTENCEPIECE_FILES = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
+# Type of SentencePiece entries that are never produced from text.
+_UNUSED = 5
+
+
+def _edit_vocabulary_files(
+    pipeline: Pipeline, document: Mapping[str, Any], new_names: Mapping[int, str], edit: ModelEdit
+) -> dict[str, bytes]:
+    """Return the new contents of vocabulary files in older formats, keyed by file name.
+
+    Only files that the folder has, and that the edit changes, are returned.
+    """
+    folder = pipeline.folder
+    entries = entries_of(pipeline.document)
+    # Keyed by the old string, because these files know entries by their strings.
+    new_by_old_name = {entries[token_id]: name for token_id, name in new_names.items()}
+    files: dict[str, bytes] = {}
+    if new_by_old_name:
+        files |= _rename_in_files(folder, new_by_old_name)
+    merges_file = folder / "merges.txt"
+    merges = merge_pairs(document["model"])
+    if edit.unreachable and merges is not None and merges_file.is_file():
+        first_line = merges_file.read_bytes().decode("utf-8").split("\n", 1)[0]
+        lines = [first_line] if first_line.startswith("#version") else []
+        lines += [" ".join(pair) for pair in merges]
+        lines.append("")  # the file ends with a newline
+        files[merges_file.name] = "\n".join(lines).encode()
+    plain_entries = {entries[token_id] for token_id in edit.plain_specials}
+    added_tokens = read_object(folder / "added_tokens.json")
+    if plain_entries and added_tokens:
+        remaining = {
+            entry: token_id for entry, token_id in added_tokens.items() if entry not in plain_entries
+        }
+        files["added_tokens.json"] = json.dumps(remaining, ensure_ascii=False, indent=2).encode()
+    return files
+
+
+def _rename_in_files(folder: Path, new_names: Mapping[str, str]) -> dict[str, bytes]:
+    """Return the contents of a folder's vocabulary files with renamed entries, keyed by file name.
+
+    ``new_names`` is keyed by the old names.
+    """
+    files: dict[str, bytes] = {}
+    lines_file = folder / "vocab.txt"
+    if lines_file.is_file():
+        # Each line has one entry, and its number is the token id. Only "\n" ends a line, because an entry may
+        # be another character at which `splitlines` would split.
+        lines = lines_file.read_bytes().decode("utf-8").split("\n")
+        renamed_lines = [new_names.get(line.rstrip("\r"), line) for line in lines]
+        files[lines_file.name] = "\n".join(renamed_lines).encode()
+    vocabulary = read_object(folder / "vocab.json")
+    if vocabulary:
+        renamed = {new_names.get(entry, entry): token_id for entry, token_id in vocabulary.items()}
+        files["vocab.json"] = json.dumps(renamed, ensure_ascii=False).encode()
+    for name in _SENTENCEPIECE_FILES:
+        path = folder / name
+        if path.is_file():
+            content = _rename_pieces(path.read_bytes(), new_names)
+            if content is not None:
+                files[name] = content
+    return files
+
+
+def _rename_pieces(content: bytes, new_names: Mapping[str, str]) -> bytes | None:
+    """Rename entries of a SentencePiece model, and mark them as unused.
+
+    ``content`` is the content of its file; ``new_names`` is keyed by the old names.
+
+    Returns:
+        The changed content; None if the model has none of the entries, or if the file is not a SentencePiece
+        model.
+    """
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+    from sentencepiece import sentencepiece_model_pb2
+
+    formats: Any = sentencepiece_model_pb2
+    model = formats.ModelProto()
+    try:
+        model.ParseFromString(content)
+    except DecodeError:
+        # A tiktoken file can have the same name as a SentencePiece model.
+        return None
+    # Only normal and unused entries are renamed. Control tokens and bytes keep their names and types.
+    normal = formats.ModelProto.SentencePiece.NORMAL
+    renamed_pieces = [
+        piece for piece in model.pieces if piece.piece in new_names and piece.type in (normal, _UNUSED)
+    ]
+    if not renamed_pieces:
+        return None
+    for piece in renamed_pieces:
+        piece.piece = new_names[piece.piece]
+        piece.type = _UNUSED
+    return bytes(model.SerializeToString())
 
 
 # Keys of tokenizer_config.json that list special tokens without a role. The role of a special token is, for
@@ -379,96 +421,54 @@ def _get_text(token: Any) -> Any:
     return token.get("content") if isinstance(token, dict) else token
 
 
-_SENTENCEPIECE_FILES = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
-# Type of SentencePiece entries that are never produced from text.
-_UNUSED = 5
+# A text that a tokenizer reads differently from all others if it merges or drops repeated words.
+_TEXT_WITH_REPETITIONS = "one one one one two"
 
 
-def _edit_vocabulary_files(
-    pipeline: Pipeline, document: Mapping[str, Any], new_names: Mapping[int, str], edit: ModelEdit
-) -> dict[str, bytes]:
-    """Return the new contents of vocabulary files in older formats, keyed by file name.
+def _require_followed(
+    folder: Path, document: Mapping[str, Any], files: Mapping[str, bytes], spellings: Sequence[str]
+) -> None:
+    """Raise an error unless transformers reads texts as the edited tokenizer.json in ``files`` says.
 
-    Only files that the folder has, and that the edit changes, are returned.
+    Some tokenizer classes build a pipeline of their own, whatever the file says. The verification compares
+    all loaders, too (`_fresh_process.py`), but it comes after everything was measured, or not at all.
     """
-    folder = pipeline.folder
-    entries = entries_of(pipeline.document)
-    # Keyed by the old string, because these files know entries by their strings.
-    new_by_old_name = {entries[token_id]: name for token_id, name in new_names.items()}
-    files: dict[str, bytes] = {}
-    if new_by_old_name:
-        files |= _rename_in_files(folder, new_by_old_name)
-    merges_file = folder / "merges.txt"
-    merges = merge_pairs(document["model"])
-    if edit.unreachable and merges is not None and merges_file.is_file():
-        first_line = merges_file.read_bytes().decode("utf-8").split("\n", 1)[0]
-        lines = [first_line] if first_line.startswith("#version") else []
-        lines += [" ".join(pair) for pair in merges]
-        lines.append("")  # the file ends with a newline
-        files[merges_file.name] = "\n".join(lines).encode()
-    plain_entries = {entries[token_id] for token_id in edit.plain_specials}
-    added_tokens = read_object(folder / "added_tokens.json")
-    if plain_entries and added_tokens:
-        remaining = {
-            entry: token_id for entry, token_id in added_tokens.items() if entry not in plain_entries
-        }
-        files["added_tokens.json"] = json.dumps(remaining, ensure_ascii=False, indent=2).encode()
-    return files
+    from tokenizers import Tokenizer
+
+    with tempfile.TemporaryDirectory() as folder_name:
+        edited_folder = Path(folder_name)
+        model_config = folder / "config.json"  # the model type in it may decide which class is loaded
+        if model_config.is_file():
+            shutil.copyfile(model_config, edited_folder / model_config.name)
+        for name, content in files.items():
+            (edited_folder / name).write_bytes(content)
+        tokenizer = _load_with_transformers(edited_folder)
+    expected = Tokenizer.from_str(json.dumps(document))
+    loaded = tokenizer.backend_tokenizer
+    for each in (expected, loaded):
+        each.no_truncation()
+        each.no_padding()
+    texts = [text for spelling in spellings for text in texts_with(spelling)]
+    for text in (_TEXT_WITH_REPETITIONS, *texts):
+        if loaded.encode(text).ids != expected.encode(text).ids:
+            raise RepairError(
+                f"the tokenizer in {folder} cannot be edited: transformers rebuilds a "
+                f"{type(tokenizer).__name__} from its vocabulary, and tokenizes {text!r} differently from "
+                "tokenizer.json; choose a strategy that changes rows"
+            )
 
 
-def _rename_in_files(folder: Path, new_names: Mapping[str, str]) -> dict[str, bytes]:
-    """Return the contents of a folder's vocabulary files with renamed entries, keyed by file name.
+def texts_with(token: str) -> list[str]:
+    """Return texts that a tokenizer is most likely to read as a token, or to read in different ways.
 
-    ``new_names`` is keyed by the old names.
+    Args:
+        token: the text of the token.
     """
-    files: dict[str, bytes] = {}
-    lines_file = folder / "vocab.txt"
-    if lines_file.is_file():
-        # Each line has one entry, and its number is the token id. Only "\n" ends a line, because an entry may
-        # be another character at which `splitlines` would split.
-        lines = lines_file.read_bytes().decode("utf-8").split("\n")
-        renamed_lines = [new_names.get(line.rstrip("\r"), line) for line in lines]
-        files[lines_file.name] = "\n".join(renamed_lines).encode()
-    vocabulary = read_object(folder / "vocab.json")
-    if vocabulary:
-        renamed = {new_names.get(entry, entry): token_id for entry, token_id in vocabulary.items()}
-        files["vocab.json"] = json.dumps(renamed, ensure_ascii=False).encode()
-    for name in _SENTENCEPIECE_FILES:
-        path = folder / name
-        if path.is_file():
-            content = _rename_pieces(path.read_bytes(), new_names)
-            if content is not None:
-                files[name] = content
-    return files
+    bare = token.strip()
+    forms = dict.fromkeys((token, bare, bare.lower(), bare.upper(), bare.capitalize()))
+    frames = ("{}", "river {} stone", "{} {} {}", "river{}stone", "({}).", "\n{}\t{}")
+    return [frame.replace("{}", form) for form in forms for frame in frames]
 
 
-def _rename_pieces(content: bytes, new_names: Mapping[str, str]) -> bytes | None:
-    """Rename entries of a SentencePiece model, and mark them as unused.
-
-    ``content`` is the content of its file; ``new_names`` is keyed by the old names.
-
-    Returns:
-        The changed content; None if the model has none of the entries, or if the file is not a SentencePiece
-        model.
-    """
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-    from sentencepiece import sentencepiece_model_pb2
-
-    formats: Any = sentencepiece_model_pb2
-    model = formats.ModelProto()
-    try:
-        model.ParseFromString(content)
-    except DecodeError:
-        # A tiktoken file can have the same name as a SentencePiece model.
-        return None
-    # Only normal and unused entries are renamed. Control tokens and bytes keep their names and types.
-    normal = formats.ModelProto.SentencePiece.NORMAL
-    renamed_pieces = [
-        piece for piece in model.pieces if piece.piece in new_names and piece.type in (normal, _UNUSED)
-    ]
-    if not renamed_pieces:
-        return None
-    for piece in renamed_pieces:
-        piece.piece = new_names[piece.piece]
-        piece.type = _UNUSED
-    return bytes(model.SerializeToString())
+def _encode_json(value: Any) -> bytes:
+    return (json.dumps(value, ensure_ascii=False, indent=2) + "\n").encode()
