@@ -110,6 +110,18 @@ def test_the_check_of_other_texts_counts_those_that_are_affected(pristine):
     assert not _Changes(original, original, {river_id}, {river_id}).check_other_texts(["a river"]).passed
 
 
+def test_a_text_without_a_repaired_token_that_is_read_otherwise_fails(pristine, tmp_path):
+    original = load_encoder(pristine, device="cpu")
+    river_id, stone_id = original.user_tokenizer.convert_tokens_to_ids(["river", "stone"])
+    write_model(pristine, tmp_path / "out", ModelEdit(unreachable=(river_id, stone_id)))
+    repaired_model = load_encoder(tmp_path / "out", device="cpu")
+    texts = ["a river", "a stone", "a bird"]
+    check = _Changes(original, repaired_model, {river_id}, set()).check_other_texts(texts)
+    assert not check.passed
+    assert says(check.finding, "1 of 2", "'a stone'")
+    assert _Changes(original, repaired_model, {river_id, stone_id}, set()).check_other_texts(texts).passed
+
+
 @pytest.mark.parametrize(("edited", "passed"), [(False, False), (True, True)])
 def test_a_token_that_a_text_still_becomes_fails(pristine, tmp_path, edited, passed):
     encoder = load_encoder(pristine, device="cpu")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -233,7 +233,10 @@ class _Changes:
 
     def affect_none_of(self, texts: Sequence[str]) -> bool:
         """Return whether the repair affects neither the prompts nor any of these texts."""
-        return self._keeps_prompts() and len(self._keep_unaffected(texts)) == len(texts)
+        return self._keeps_prompts() and all(
+            old_ids == new_ids and self.repaired_ids.isdisjoint(old_ids)
+            for _text, old_ids, new_ids in self._read(texts)
+        )
 
     def _keeps_prompts(self) -> bool:
         # A prompt may contain a repaired token, although no query or document does.
@@ -246,14 +249,25 @@ class _Changes:
         return True
 
     def check_other_texts(self, texts: Sequence[str]) -> CheckRecord:
-        """Check that texts which the repair does not affect have exactly the same vectors in both models."""
-        unaffected = self._keep_unaffected(texts)
-        encoded = [text for text, ids in unaffected if self.original.fits(ids)][:ENCODED_TEXTS]
+        """Check that texts without a repaired token have the same token ids and vectors in both models."""
+        others = [
+            (text, old_ids, new_ids)
+            for text, old_ids, new_ids in self._read(texts)
+            if self.repaired_ids.isdisjoint(old_ids)
+        ]
+        changed = [text for text, old_ids, new_ids in others if old_ids != new_ids]
+        if changed:
+            finding = (
+                f"{len(changed):,} of {len(others):,} texts without a repaired token have other token ids "
+                f"than before, such as {visible(changed[0][:SHOWN_TEXT])!r}"
+            )
+            return CheckRecord(name="other texts", passed=False, finding=finding)
+        encoded = [text for text, ids, _same_ids in others if self.original.fits(ids)][:ENCODED_TEXTS]
         before = self.original.encode(encoded)
         after = self.repaired.encode(encoded)
         is_identical = bool(np.array_equal(before, after))
         finding = (
-            f"{len(unaffected):,} of {len(texts):,} texts have no repaired token and the same token ids as "
+            f"{len(others):,} of {len(texts):,} texts have no repaired token and the same token ids as "
             f"before; the vectors of {len(encoded)} of them are "
         )
         if is_identical:
@@ -264,15 +278,9 @@ class _Changes:
         has_compared = bool(encoded)  # the repair may affect all texts
         return CheckRecord(name="other texts", passed=is_identical and has_compared, finding=finding)
 
-    def _keep_unaffected(self, texts: Sequence[str]) -> list[tuple[str, Sequence[int]]]:
-        """Return the texts that the repair does not affect, each with its token ids."""
-        old_ids = self.original.content_ids(texts)
-        new_ids = self.repaired.content_ids(texts)
-        return [
-            (text, old)
-            for text, old, new in zip(texts, old_ids, new_ids, strict=True)
-            if old == new and self.repaired_ids.isdisjoint(old)
-        ]
+    def _read(self, texts: Sequence[str]) -> Iterator[tuple[str, Sequence[int], Sequence[int]]]:
+        """Yield each text with its token ids in the original and in the repaired model."""
+        yield from zip(texts, self.original.content_ids(texts), self.repaired.content_ids(texts), strict=True)
 
 
 def check_repaired(
