@@ -43,6 +43,11 @@ class EditableVocabulary:
             self._kind = completed["model"]["type"]
         # The strings of the vocabulary, keyed by token id, without the added tokens.
         self._entries = entries_of({"model": self._model})
+        # Whether the tokenizer reads text that it does not know as single bytes, with entries such as <0x41>.
+        self._has_byte_entries = bool(self._model.get("byte_fallback"))
+        # Whether the tokenizer looks up a whole word in the vocabulary before it merges characters. If so, an
+        # entry must also be renamed to become unreachable.
+        self._looks_up_words = bool(self._model.get("ignore_merges"))
         # Whether an entry becomes unreachable when it is renamed to a string that contains a space.
         self._renaming_is_safe = _removes_spaces(document)
         # The merges, and their ranks: the merge with the lowest rank is applied first.
@@ -70,8 +75,7 @@ class EditableVocabulary:
         if token_id == self._model.get("unk_id") or entry == self._model.get("unk_token"):
             return "unknown text becomes this token"
         removed = frozenset(self._entries[removed_id] for removed_id in (*accepted, token_id))
-        has_byte_entries = bool(self._model.get("byte_fallback"))
-        is_byte = has_byte_entries and re.fullmatch("<0x[0-9A-F]{2}>", entry) is not None
+        is_byte = self._has_byte_entries and re.fullmatch("<0x[0-9A-F]{2}>", entry) is not None
         if self._kind == "BPE":
             return self._find_reason_in_merges(entry, is_byte, removed)
         return self._find_reason_not_to_cut(entry, is_byte, removed)
@@ -92,9 +96,7 @@ class EditableVocabulary:
             prefix = self._model.get("continuing_subword_prefix", "##")
             can_be_cut = bool(cut_like_wordpiece(entry, remaining, prefix))
         else:
-            # With byte_fallback, a tokenizer reads text that it does not know as single bytes.
-            has_byte_entries = bool(self._model.get("byte_fallback"))
-            can_be_cut = has_byte_entries or _is_concatenation(entry, remaining)
+            can_be_cut = self._has_byte_entries or _is_concatenation(entry, remaining)
         return None if can_be_cut else "without it, its text would be unknown"
 
     def _find_reason_in_merges(self, entry: str, is_byte: bool, removed: frozenset[str]) -> str | None:
@@ -115,14 +117,6 @@ class EditableVocabulary:
         if self._looks_up_words and not self._renaming_is_safe:
             return _NO_SAFE_NAME
         return None
-
-    @property
-    def _looks_up_words(self) -> bool:
-        """Whether the tokenizer looks up a whole word in the vocabulary before it merges characters.
-
-        If so, an entry without merges must also be renamed to become unreachable.
-        """
-        return bool(self._model.get("ignore_merges"))
 
     def without(self, ids: Sequence[int]) -> Edited:
         """Return a tokenizer.json that never turns text into the given entries. Token ids do not change.

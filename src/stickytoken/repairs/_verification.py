@@ -279,8 +279,8 @@ class _Changes:
         return CheckRecord(name="other texts", passed=is_identical and has_compared, finding=finding)
 
     def _read(self, texts: Sequence[str]) -> Iterator[tuple[str, Sequence[int], Sequence[int]]]:
-        """Yield each text with its token ids in the original and in the repaired model."""
-        yield from zip(texts, self.original.content_ids(texts), self.repaired.content_ids(texts), strict=True)
+        """Return each text with its token ids in the original and in the repaired model."""
+        return zip(texts, self.original.content_ids(texts), self.repaired.content_ids(texts), strict=True)
 
 
 def check_repaired(

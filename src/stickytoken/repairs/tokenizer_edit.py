@@ -131,8 +131,10 @@ def edit_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
         if stored_roles:
             files[_ROLES_FILE] = _encode_json(_keep_remaining_roles(stored_roles, config))
         entries = entries_of(pipeline.loaded)
-        spellings = {entries[token_id] for token_id in (*edit.unreachable, *edit.plain_specials)}
-        _require_followed(pipeline.folder, document, files, sorted(spellings.union(new_names.values())))
+        spellings = set(new_names.values())
+        for token_id in (*edit.unreachable, *edit.plain_specials):
+            spellings |= {entries[token_id], pipeline.tokenizer.decode([token_id])}
+        _require_followed(pipeline.folder, document, files, sorted(spellings))
     tokenizer_path = pipeline.folder.relative_to(folder)  # a module may have a folder of its own
     return {str(tokenizer_path / name): content for name, content in files.items()}
 
