@@ -1,15 +1,17 @@
 """What may be done about a token, and which candidate is taken."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from naming import naming
 from stickytoken.errors import RepairError
 from stickytoken.methods import Verdict
-from stickytoken.repairs._plans import RepairPlan, TokenFacts, choose_candidates, plan_token
-from stickytoken.repairs.recheck import RecheckedTokens
+from stickytoken.repairs._job import Candidate, RepairJob
+from stickytoken.repairs._plans import RepairPlan, TokenFacts, plan_token
 from stickytoken.repairs.records import ROW_STRATEGIES, TOKENIZER_STRATEGIES, MeasuredRecord
-from stickytoken.settings.repair import Strategy
+from stickytoken.settings.repair import RepairSettings, Strategy
 
 LETTER = {"unsplittable": "it is a letter"}
 
@@ -83,43 +85,42 @@ def plans_of(strategies):
     return {token_id: RepairPlan(order, "any reason") for token_id, order in strategies.items()}
 
 
-class Chosen:
+class Chosen(RepairJob):
     """Choices among candidates of known reach; the row of a strategy holds its place in the order."""
 
-    def __init__(self, reaches, strategies, refused=()):
+    def __init__(self, reaches, strategies, refused=(), *, verify=True):
+        self.settings = RepairSettings(verify=verify)
         self.reaches = reaches
         self.refused = refused
         self.computed = []
-        self.solved_ids = []
-        self.choices = choose_candidates(plans_of(strategies), self.compute_rows, self.trial)
+        self.settled_ids = []
+        self.choices = self.choose(plans_of(strategies))
 
-    def compute_rows(self, strategy, ids):
+    def _make_rows(self, strategy, ids):
         self.computed.append(list(ids))
         accepted = [token_id for token_id in ids if (strategy, token_id) not in self.refused]
         if not accepted:
             raise RepairError(f"no row by {strategy}")
-        return {token_id: np.full(2, ROW_STRATEGIES.index(strategy), np.float32) for token_id in accepted}
+        row = np.full(2, ROW_STRATEGIES.index(strategy), np.float32)
+        return {token_id: Candidate(strategy, row) for token_id in accepted}
 
-    def trial(self, candidates, solved):
-        assert all(candidate.is_ordinary for candidate in solved.values())
-        assert solved.keys().isdisjoint(candidates)
-        self.solved_ids.append(set(solved))
-        reaches = {
-            token_id: self.reaches[token_id, candidate.strategy] for token_id, candidate in candidates.items()
+    def _measure(self, candidates, settled):
+        assert all(candidate.is_ordinary for candidate in settled.values())
+        assert settled.keys().isdisjoint(candidates)
+        self.settled_ids.append(set(settled))
+        return {
+            token_id: measured(candidate, self.reaches[token_id, candidate.strategy])
+            for token_id, candidate in candidates.items()
         }
-        return rechecked(reaches)
 
     @property
     def strategies(self):
         return [choice.candidate.strategy for choice in self.choices.values()]
 
 
-def rechecked(reaches):
-    tokens = {
-        token_id: MeasuredRecord(push=reach, erased=None, found=None, verdict=Verdict.BENIGN)
-        for token_id, reach in reaches.items()
-    }
-    return RecheckedTokens(tokens, reaches, ordinary_push=None, found_without=None, ordinary_contraction=0.3)
+def measured(candidate, reach):
+    effect = MeasuredRecord(push=reach, erased=None, found=None, verdict=Verdict.BENIGN)
+    return replace(candidate, effect=effect, reach=reach)
 
 
 @pytest.mark.parametrize(
@@ -160,15 +161,14 @@ def test_an_edit_of_the_tokenizer_is_not_measured_but_tried_with_the_others():
     plans = {1: (FIRST,), 2: (Strategy.PLAIN_SPECIALS,), 3: (SPLIT,)}
     chosen = Chosen({(1, FIRST): 0.9}, plans)
     assert chosen.strategies == [Strategy.PLAIN_SPECIALS, SPLIT, FIRST]
-    assert chosen.solved_ids == [{2, 3}]
+    assert chosen.settled_ids == [{2, 3}]
     assert [choice.tried.keys() for choice in chosen.choices.values()] == [set(), set(), {FIRST}]
 
 
-def test_without_a_trial_the_first_candidate_is_taken():
-    rows = {1: np.zeros(2, np.float32)}
-    choices = choose_candidates(plans_of({1: PAIR}), lambda *_: rows, None)
-    assert choices[1].candidate.strategy is FIRST
-    assert choices[1].tried == {}
+def test_without_a_verification_the_first_candidate_is_taken():
+    chosen = Chosen({}, {1: PAIR}, verify=False)
+    assert chosen.strategies == [FIRST]
+    assert chosen.choices[1].tried == {}
 
 
 def test_a_token_without_any_row_is_an_error_that_says_why():

@@ -13,12 +13,13 @@ from stickytoken.methods import Verdict
 from stickytoken.repairs._fresh_process import check_fresh_process
 from stickytoken.repairs._verification import (
     _Changes,
+    _check_unreachable,
     check_main_score,
     check_neighbours,
     check_repaired,
 )
 from stickytoken.repairs.model_folder import require_repairable, write_model
-from stickytoken.repairs.records import MeasuredRecord, NeighbourRecord, ScoreRecord
+from stickytoken.repairs.records import MeasuredRecord, NeighbourRecord, RepairedTokenRecord, ScoreRecord
 from stickytoken.repairs.tokenizer_edit import ModelEdit
 
 
@@ -107,6 +108,33 @@ def test_the_check_of_other_texts_counts_those_that_are_affected(pristine):
     assert check.passed
     assert says(check.finding, "2 of 3", "vectors of 2", "identical")
     assert not _Changes(original, original, {river_id}, {river_id}).check_other_texts(["a river"]).passed
+
+
+def test_a_text_without_a_repaired_token_that_is_read_otherwise_fails(pristine, tmp_path):
+    original = load_encoder(pristine, device="cpu")
+    river_id, stone_id = original.user_tokenizer.convert_tokens_to_ids(["river", "stone"])
+    write_model(pristine, tmp_path / "out", ModelEdit(unreachable=(river_id, stone_id)))
+    repaired_model = load_encoder(tmp_path / "out", device="cpu")
+    texts = ["a river", "a stone", "a bird"]
+    check = _Changes(original, repaired_model, {river_id}, set()).check_other_texts(texts)
+    assert not check.passed
+    assert says(check.finding, "1 of 2", "'a stone'")
+    assert _Changes(original, repaired_model, {river_id, stone_id}, set()).check_other_texts(texts).passed
+
+
+@pytest.mark.parametrize(("edited", "passed"), [(False, False), (True, True)])
+def test_a_token_that_a_text_still_becomes_fails(pristine, tmp_path, edited, passed):
+    encoder = load_encoder(pristine, device="cpu")
+    river_id = encoder.user_tokenizer.convert_tokens_to_ids("river")
+    if edited:
+        write_model(pristine, tmp_path / "out", ModelEdit(unreachable=(river_id,)))
+        encoder = load_encoder(tmp_path / "out", device="cpu")
+    token = RepairedTokenRecord(
+        token_id=river_id, token="river", text="river", strategy="unreachable", reason="asked", pieces=[]
+    )
+    check = _check_unreachable(encoder, [token], ["a stone", "the river"])
+    assert check.passed is passed
+    assert says(check.finding, "20 texts" if passed else "'the river'")
 
 
 @pytest.mark.slow  # another process loads the libraries

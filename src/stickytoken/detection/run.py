@@ -22,6 +22,7 @@ from stickytoken.encoders.roles import Role, identity_of_queries, in_role
 from stickytoken.errors import InputError, ModelError, RunError
 from stickytoken.loading import AnyModel, load_encoder, load_from_spec
 from stickytoken.measurement import (
+    NORMALIZER_FILE,
     RUN_FILE,
     TOKENS_FILE,
     VOCABULARY_FILE,
@@ -250,7 +251,7 @@ class Run:
 
         None if it isn't known.
         """
-        record = self._folder.read_record(_NORMALIZER_FILE, NormalizerRecord)
+        record = self._folder.read_record(NORMALIZER_FILE, NormalizerRecord)
         return None if record is None else json.dumps(record.normalizer)
 
     @property
@@ -389,9 +390,6 @@ def open_run(path: Run | str | Path) -> Run:
     return path if isinstance(path, Run) else Run(file_path("the run", path))
 
 
-_NORMALIZER_FILE = "normalizer.json"
-
-
 class NormalizerRecord(Record):
     """normalizer.json: the normaliser of the tokenizer, which cleaning compares words with."""
 
@@ -400,12 +398,12 @@ class NormalizerRecord(Record):
 
 def record_normalizer(path: Path, tokenizer: RoundTripTokenizer) -> None:
     """Write normalizer.json into a run folder, unless the normaliser isn't known or the file exists."""
-    if not isinstance(tokenizer, NormalizingTokenizer) or (path / _NORMALIZER_FILE).exists():
+    if not isinstance(tokenizer, NormalizingTokenizer) or (path / NORMALIZER_FILE).exists():
         return
     normalizer = tokenizer.normalizer
     if normalizer is not None:
         record = NormalizerRecord(normalizer=json.loads(normalizer))
-        RunFolder(path).write_record(_NORMALIZER_FILE, record)
+        RunFolder(path).write_record(NORMALIZER_FILE, record)
 
 
 # The model of a run, loaded again.

@@ -254,7 +254,7 @@ def _is_result(path: Path) -> bool:
     if not is_run and not (folder / IDENTITY_FILE).is_file():
         return False
     if path.suffix == ".json" and is_run:
-        return path.name in (RUN_FILE, IDENTITY_FILE, PLAN_FILE, TIME_FILE, "normalizer.json")
+        return path.name in (RUN_FILE, IDENTITY_FILE, PLAN_FILE, TIME_FILE, NORMALIZER_FILE)
     return path.suffix in (".json", ".parquet")
 
 
@@ -286,6 +286,7 @@ Validated = TypeVar("Validated")
 RUN_FILE = "run.json"
 IDENTITY_FILE = "identity.json"
 PLAN_FILE = "plan.json"
+NORMALIZER_FILE = "normalizer.json"
 VOCABULARY_FILE = "vocabulary.parquet"
 TOKENS_FILE = "tokens.parquet"
 TIME_FILE = "time.json"

@@ -36,7 +36,7 @@ __all__ = ["Repair", "RepairSettings", "open_repair", "repair"]
 
 # Version of the repair code, which is part of a repair's identity. Increment it when a change to the code
 # produces a different model or different numbers for the same inputs.
-_VERSION = 11
+_VERSION = 12
 
 
 def repair(
@@ -134,14 +134,16 @@ def repair(
             neighbours = find_neighbours(model, vocabulary, ids, opened)
         job = RepairJob(opened, model, vocabulary, ids, neighbours, corpus, settings, progress, build_folder)
         if settings.verify:
-            job.require_enough_to_measure()  # before anything is built
+            # Making the recheck raises an InputError if the run has left too few texts or ordinary tokens to
+            # measure a repair. This is before anything is built.
+            _ = job.recheck
         choices = job.choose(plans)
         job.write({token_id: choice.candidate for token_id, choice in choices.items()})
         token_records = job.make_records(plans, choices)
         verification = None
         if settings.verify:
             verification, token_records = verify(
-                model, job.load(), job.recheck, token_records, neighbours, corpus, chosen_task
+                model, job.load(), job.recheck, token_records, neighbours, chosen_task
             )
         recorded_settings: dict[str, Any] = {"neighbours": NEIGHBOURS, "seed": settings.seed}
         if model.named_route is not None:

@@ -182,12 +182,11 @@ def _explain_found(verification: VerificationRecord) -> str:
 def _format_scores(verification: VerificationRecord) -> list[str]:
     rows = []
     for score in verification.scores:
-        values = (score.before, score.after, score.after - score.before)
-        points = [_format_number(100 * value, 2) for value in values]
+        points = [_format_points(value) for value in (score.before, score.after, score.after - score.before)]
         rows.append([markdown(score.task), score.metric, *points])
     return ["## Scores", markdown_table(["task", "metric", "before", "after", "change"], rows)]
 
 
-def _format_number(value: float, digits: int) -> str:
-    rounded = round(value, digits) + 0.0  # adding 0.0 turns -0.0 into 0.0
-    return f"{rounded:.{digits}f}".replace("-", MINUS)
+def _format_points(score: float) -> str:
+    rounded = round(100 * score, 2) + 0.0  # adding 0.0 turns -0.0 into 0.0
+    return f"{rounded:.2f}".replace("-", MINUS)

@@ -1,28 +1,20 @@
-"""Plan which repairs to try for each token, and choose among the candidates."""
+"""Plan which repairs to try for each token."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from stickytoken.errors import RepairError
 from stickytoken.repairs.model_folder import RepairableModel, rows_writable
-from stickytoken.repairs.recheck import RecheckedTokens
-from stickytoken.repairs.records import ROW_STRATEGIES, TOKENIZER_STRATEGIES, MeasuredRecord
-from stickytoken.repairs.rows import Row
+from stickytoken.repairs.records import ROW_STRATEGIES, TOKENIZER_STRATEGIES
 from stickytoken.repairs.tokenizer_edit import WITHOUT_EDITING, reasons_against_splitting
 from stickytoken.settings.repair import Strategy
 from stickytoken.vocabulary import Vocabulary
 
-# A candidate counts as ordinary if its reach (the larger effect of copies, as a multiple of its threshold) is
-# at most this. The margin allows for larger effects in other texts.
-ORDINARY_REACH = 0.5
-
 # Order in which strategies are tried for a token.
-_ORDER = (Strategy.RELATIVES, Strategy.UNREACHABLE, Strategy.NEAREST)
+ORDER = (Strategy.RELATIVES, Strategy.UNREACHABLE, Strategy.NEAREST)
 
 _IN_EVERY_TEXT = "the model itself puts it into every text, so a new row would change every vector"
 _REASONS = {
@@ -53,14 +45,14 @@ class RepairPlan:
     """The repairs to try for a token."""
 
     strategies: tuple[Strategy, ...]  # The strategies to try, in this order.
-    # Why these strategies are tried or, if they are those of `_ORDER`, why the first is preferred.
+    # Why these strategies are tried or, if they are those of `ORDER`, why the first is preferred.
     reason: str
 
     def reason_for(self, chosen: Strategy) -> str:
         """Return the reason for choosing the given strategy."""
         # Only a plan of all strategies prefers its first strategy. The reason of any other plan applies to
         # all of its strategies.
-        has_all_strategies = self.strategies == _ORDER
+        has_all_strategies = self.strategies == ORDER
         if has_all_strategies and chosen is not self.strategies[0]:
             return _SECOND_CHOICES[chosen]
         return self.reason
@@ -143,7 +135,7 @@ def plan_token(requested: Strategy, token: TokenFacts, are_rows_writable: bool) 
     if not are_rows_writable:
         reason = "the text is split into pieces; no row can be written into these weights"
         return RepairPlan((Strategy.UNREACHABLE,), reason)
-    return RepairPlan(_ORDER, _REASONS[Strategy.RELATIVES])
+    return RepairPlan(ORDER, _REASONS[Strategy.RELATIVES])
 
 
 def plan_without_editing(requested: Strategy, token: TokenFacts, tokenizer_kind: str) -> RepairPlan:
@@ -201,129 +193,3 @@ def _require_suitable(requested: Strategy, token: TokenFacts) -> None:
     else:
         return
     raise RepairError(f"{token.name} cannot be repaired{by}: {why}; {advice}")
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One possible repair of a token."""
-
-    strategy: Strategy
-    row: Row | None  # new row, shape (D,); None if the tokenizer changes instead
-    effect: MeasuredRecord | None = None  # effect of copies after the repair; None if not measured
-    # The larger effect of copies, as a multiple of its threshold; see `RecheckedTokens.reaches`. None if not
-    # measured; NaN if it could not be measured.
-    reach: float | None = None
-
-    @property
-    def is_ordinary(self) -> bool:
-        """Whether copies act like copies of an ordinary token; true if their effect was not measured."""
-        return self.reach is None or self.reach <= ORDINARY_REACH
-
-    @property
-    def remaining_effect(self) -> float:
-        """The effect of copies after the repair. The repair with the smallest value is chosen."""
-        if self.reach is None:  # a repair that was not measured counts as ordinary
-            return -math.inf
-        if math.isnan(self.reach):  # the effect could not be measured: any known effect is preferred
-            return math.inf
-        return self.reach
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The repair that was chosen for a token."""
-
-    candidate: Candidate  # The chosen repair.
-    # For each repair that was tried and measured, the effect that copies of the token still had.
-    tried: Mapping[Strategy, MeasuredRecord] = field(default_factory=dict)
-
-
-ComputeRows: TypeAlias = Callable[[Strategy, list[int]], Mapping[int, Row]]
-"""Makes new rows with a strategy, and returns them keyed by token id. Tokens that it makes no row for are
-left out. If it makes no rows at all, it may raise a RepairError."""
-Trial: TypeAlias = Callable[[Mapping[int, Candidate], Mapping[int, Candidate]], RecheckedTokens]
-"""Builds the model with candidates of one strategy and the repairs settled for other tokens, both
-keyed by token id. Returns the effect of copies of the candidates' tokens."""
-
-
-def choose_candidates(
-    plans: Mapping[int, RepairPlan], compute_rows: ComputeRows, trial: Trial | None
-) -> dict[int, Choice]:
-    """Choose a repair for each token.
-
-    A token whose plan begins with an edit of the tokenizer gets this edit, which is not measured. For any
-    other token, the strategies of its plan are tried in turn, and the first repair is chosen after which
-    copies of the token act like copies of an ordinary token. If there is none, the repair that leaves the
-    smallest effect is chosen.
-
-    Args:
-        plans: the repairs to try for each token, keyed by token id. Strategies are tried in the order of
-            `_ORDER`, each on all tokens that still need a repair, so that only one model is built per
-            strategy.
-        compute_rows: function that makes new rows with a strategy.
-        trial: function that measures candidates; if None, the first candidate that can be made is chosen.
-
-    Returns:
-        The choices, keyed by token id, each with the effects that were measured after the tried repairs.
-
-    Raises:
-        RepairError: no candidate can be made for a token.
-    """
-    # The candidates of each token so far, in the order in which they were tried. Tokens that get an edit of
-    # the tokenizer come first.
-    candidates: dict[int, list[Candidate]] = {}
-    for token_id, plan in plans.items():
-        if plan.strategies[0] in TOKENIZER_STRATEGIES:
-            candidates[token_id] = [Candidate(plan.strategies[0], row=None)]
-    candidates |= {token_id: [] for token_id in plans if token_id not in candidates}
-    for strategy in _ORDER:
-        solved = {}
-        unsolved_ids = []
-        for token_id, candidates_of_token in candidates.items():
-            if candidates_of_token and candidates_of_token[-1].is_ordinary:
-                solved[token_id] = candidates_of_token[-1]
-            elif strategy in plans[token_id].strategies:
-                unsolved_ids.append(token_id)
-        new_candidates = _make_candidates(strategy, unsolved_ids, compute_rows)
-        if new_candidates and trial is not None:
-            new_candidates = _add_effects(new_candidates, trial(new_candidates, solved))
-        # A candidate that was not measured counts as ordinary, so it settles its token.
-        for token_id, candidate in new_candidates.items():
-            candidates[token_id].append(candidate)
-    choices = {}
-    for token_id, candidates_of_token in candidates.items():
-        if not candidates_of_token:
-            # No strategy can make a row for this token, and this call raises the error that says why.
-            compute_rows(plans[token_id].strategies[-1], [token_id])
-        # Effects that could not be measured, whose remaining effect is infinite, are left out.
-        tried = {
-            candidate.strategy: candidate.effect
-            for candidate in candidates_of_token
-            if candidate.effect is not None and candidate.remaining_effect < math.inf
-        }
-        # No candidate is tried after an ordinary one, so an ordinary candidate has the smallest remaining
-        # effect.
-        best = min(candidates_of_token, key=lambda candidate: candidate.remaining_effect)
-        choices[token_id] = Choice(best, tried)
-    return choices
-
-
-def _add_effects(candidates: Mapping[int, Candidate], measured: RecheckedTokens) -> dict[int, Candidate]:
-    """Return the candidates with their measured effects, keyed by token id."""
-    with_effects = {}
-    for token_id, candidate in candidates.items():
-        effect = measured.tokens[token_id]
-        with_effects[token_id] = replace(candidate, effect=effect, reach=measured.reaches[token_id])
-    return with_effects
-
-
-def _make_candidates(strategy: Strategy, ids: list[int], compute_rows: ComputeRows) -> dict[int, Candidate]:
-    """Return repairs of tokens by one strategy, keyed by token id. A token that gets no row is left out."""
-    if not ids:
-        return {}
-    if strategy is Strategy.UNREACHABLE:  # an edit of the tokenizer, which needs no row
-        return {token_id: Candidate(strategy, row=None) for token_id in ids}
-    rows: Mapping[int, Row] = {}
-    with suppress(RepairError):  # no row for any token; another strategy may still work
-        rows = compute_rows(strategy, ids)
-    return {token_id: Candidate(strategy, row) for token_id, row in rows.items()}

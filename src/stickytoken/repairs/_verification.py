@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import polars as pl
 
-from stickytoken.data import Sentences, tasks, text_kinds
+from stickytoken.data import tasks, text_kinds
 from stickytoken.data.metrics import Outcomes
 from stickytoken.data.readability import drop_indistinguishable
 from stickytoken.detection.run import Run
@@ -35,6 +35,7 @@ from stickytoken.repairs.records import (
     ScoreRecord,
     VerificationRecord,
 )
+from stickytoken.repairs.tokenizer_edit import texts_with
 from stickytoken.settings.repair import Strategy
 from stickytoken.validation import visible
 from stickytoken.vocabulary import Vocabulary, categorize
@@ -122,7 +123,6 @@ def verify(
     before: Recheck,
     tokens: Sequence[RepairedTokenRecord],
     neighbours: Sequence[Neighbour],
-    corpus: Sentences,
     task: tasks.AnyTask,
 ) -> tuple[VerificationRecord, list[RepairedTokenRecord]]:
     """Compare a model before and after its repair, in other texts than those of the run and on a task.
@@ -130,10 +130,9 @@ def verify(
     Args:
         original: the model before the repair.
         repaired: the model after the repair.
-        before: recheck of the original model, which has the texts, the seed and the progress callback.
+        before: recheck of the original model, which has the corpus, the seed and the progress callback.
         tokens: records of the repaired tokens, without measurements.
         neighbours: tokens whose rows are similar to the repaired tokens' rows.
-        corpus: the corpus of the recheck.
         task: task to score before and after the repair.
 
     Returns:
@@ -141,7 +140,7 @@ def verify(
     """
     progress = before.progress
     kinds = drop_indistinguishable(text_kinds(), original.encoder.tokenizer)
-    texts = list(dict.fromkeys((*kinds.texts, *corpus.texts)))
+    texts = list(dict.fromkeys((*kinds.texts, *before.corpus.texts)))
     changes = _Changes(
         original.encoder,
         repaired.encoder,
@@ -203,7 +202,7 @@ def verify(
     ]
     if unreached_tokens:
         checks.append(_check_unreachable(repaired.encoder, unreached_tokens, texts))
-    texts_with_tokens = [text for token in tokens for text in _make_test_texts(token.text)]
+    texts_with_tokens = [text for token in tokens for text in texts_with(token.text)]
     checks += check_fresh_process(original, repaired, texts_with_tokens, texts)
     checks.append(score_check)
     progress(Progress("compare", 1, 1, 1))
@@ -215,7 +214,7 @@ def verify(
         smallest_push=settings.smallest_push,
         vectors_compared=after.compares_vectors,
         carriers=len(after.plan.carriers),
-        source=corpus.source,
+        source=before.corpus.source,
         neighbours=measured_neighbours,
         scores=scores,
         checks=checks,
@@ -234,7 +233,10 @@ class _Changes:
 
     def affect_none_of(self, texts: Sequence[str]) -> bool:
         """Return whether the repair affects neither the prompts nor any of these texts."""
-        return self._keeps_prompts() and len(self._keep_unaffected(texts)) == len(texts)
+        return self._keeps_prompts() and all(
+            old_ids == new_ids and self.repaired_ids.isdisjoint(old_ids)
+            for _text, old_ids, new_ids in self._read(texts)
+        )
 
     def _keeps_prompts(self) -> bool:
         # A prompt may contain a repaired token, although no query or document does.
@@ -247,14 +249,25 @@ class _Changes:
         return True
 
     def check_other_texts(self, texts: Sequence[str]) -> CheckRecord:
-        """Check that texts which the repair does not affect have exactly the same vectors in both models."""
-        unaffected = self._keep_unaffected(texts)
-        encoded = [text for text, ids in unaffected if self.original.fits(ids)][:ENCODED_TEXTS]
+        """Check that texts without a repaired token have the same token ids and vectors in both models."""
+        others = [
+            (text, old_ids, new_ids)
+            for text, old_ids, new_ids in self._read(texts)
+            if self.repaired_ids.isdisjoint(old_ids)
+        ]
+        changed = [text for text, old_ids, new_ids in others if old_ids != new_ids]
+        if changed:
+            finding = (
+                f"{len(changed):,} of {len(others):,} texts without a repaired token have other token ids "
+                f"than before, such as {visible(changed[0][:SHOWN_TEXT])!r}"
+            )
+            return CheckRecord(name="other texts", passed=False, finding=finding)
+        encoded = [text for text, ids, _same_ids in others if self.original.fits(ids)][:ENCODED_TEXTS]
         before = self.original.encode(encoded)
         after = self.repaired.encode(encoded)
         is_identical = bool(np.array_equal(before, after))
         finding = (
-            f"{len(unaffected):,} of {len(texts):,} texts have no repaired token and the same token ids as "
+            f"{len(others):,} of {len(texts):,} texts have no repaired token and the same token ids as "
             f"before; the vectors of {len(encoded)} of them are "
         )
         if is_identical:
@@ -265,15 +278,9 @@ class _Changes:
         has_compared = bool(encoded)  # the repair may affect all texts
         return CheckRecord(name="other texts", passed=is_identical and has_compared, finding=finding)
 
-    def _keep_unaffected(self, texts: Sequence[str]) -> list[tuple[str, Sequence[int]]]:
-        """Return the texts that the repair does not affect, each with its token ids."""
-        old_ids = self.original.content_ids(texts)
-        new_ids = self.repaired.content_ids(texts)
-        return [
-            (text, old)
-            for text, old, new in zip(texts, old_ids, new_ids, strict=True)
-            if old == new and self.repaired_ids.isdisjoint(old)
-        ]
+    def _read(self, texts: Sequence[str]) -> Iterator[tuple[str, Sequence[int], Sequence[int]]]:
+        """Return each text with its token ids in the original and in the repaired model."""
+        return zip(texts, self.original.content_ids(texts), self.repaired.content_ids(texts), strict=True)
 
 
 def check_repaired(
@@ -361,11 +368,15 @@ def _check_unreachable(
     unreached_tokens: Sequence[RepairedTokenRecord],
     texts: Sequence[str],
 ) -> CheckRecord:
-    """Check that neither the given texts nor spellings of the tokens become one of the tokens."""
+    """Check that neither the given texts nor spellings of the tokens become one of the tokens.
+
+    No other check asks that. An edit of the tokenizer follows rules, and the loaded model shows whether they
+    were enough.
+    """
     name_of = {token.token_id: token.token for token in unreached_tokens}
     every_text = list(texts)
     for token in unreached_tokens:
-        every_text += _make_test_texts(token.text)
+        every_text += texts_with(token.text)
     for text, ids in zip(every_text, repaired.tokenizer.encode_many(every_text), strict=True):
         produced = [name_of[token_id] for token_id in ids if token_id in name_of]
         if produced:
@@ -374,14 +385,6 @@ def _check_unreachable(
     entries = "the entry" if len(name_of) == 1 else f"any of the {len(name_of)} entries"
     finding = f"none of {len(every_text):,} texts, including spellings of the tokens, produces {entries}"
     return CheckRecord(name="unreachable", passed=True, finding=finding)
-
-
-def _make_test_texts(token_text: str) -> list[str]:
-    """Return texts that a tokenizer is most likely to read as the token, or to read in different ways."""
-    bare = token_text.strip()
-    forms = dict.fromkeys((token_text, bare, bare.lower(), bare.upper(), bare.capitalize()))
-    frames = ("{}", "river {} stone", "{} {} {}", "river{}stone", "({}).", "\n{}\t{}")
-    return [frame.replace("{}", form) for form in forms for frame in frames]
 
 
 def _check_scores(

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from stickytoken.encoders.files.description import MODULES_FILE, modules_on_route
 from stickytoken.encoders.files.stored_rows import (
     FLOATING_TYPES,
     StoredTensor,
@@ -22,12 +21,12 @@ from stickytoken.encoders.files.stored_rows import (
     read_stored_tensors,
     static_rows,
 )
+from stickytoken.encoders.files.tokenizer_loading import text_module
 from stickytoken.errors import RepairError
+from stickytoken.repairs.tokenizer_edit import SHOWN_ERROR
 
-# Limits for an error message: how many tensors it names, and how many characters of a transformers error it
-# quotes.
+# Maximum number of tensors that an error message names.
 _NAMED_TENSORS = 5
-_SHOWN_ERROR = 200
 
 
 def find_token_tables(folder: Path, route: str | None) -> list[TokenRows]:
@@ -42,6 +41,7 @@ def find_token_tables(folder: Path, route: str | None) -> list[TokenRows]:
         One table, or several if the weight files store the embeddings more than once.
 
     Raises:
+        ModelError: the folder has no tokenizer.
         RepairError: the folder has no table of token embeddings, or no row can be written into the table.
     """
     # A module may have a folder of its own.
@@ -51,20 +51,25 @@ def find_token_tables(folder: Path, route: str | None) -> list[TokenRows]:
                 f"{adapter.parent} holds an adapter, not complete weights: merge it into its base model "
                 "(merge_and_unload of peft), save the merged model, and repair that"
             )
-    module, kind = _find_token_module(folder, route)
-    tensors = _read_tensors(module)
+    # The folder of the module that reads texts holds the tokenizer and the token embeddings.
+    module = text_module(folder, str(folder), route)
+    # A transformers model without a list of modules has no class name.
+    is_transformer = module.class_name == "" or module.class_name.endswith("Transformer")
+    if not (module.is_static or is_transformer):
+        raise RepairError(f"{module.folder} has no token embeddings: it is a {module.class_name}")
+    tensors = _read_tensors(module.folder)
     if not tensors:
         raise RepairError(
-            f"the weights in {module} are not stored as safetensors: load the model and save it with "
+            f"the weights in {module.folder} are not stored as safetensors: load the model and save it with "
             "sentence-transformers, and repair the saved model"
         )
-    if kind == "StaticEmbedding":
+    if module.is_static:
         static = static_rows(tensors)
         if static is None:
-            raise RepairError(f"the weights in {module} contain no token embeddings of a static model")
+            raise RepairError(f"the weights in {module.folder} contain no token embeddings of a static model")
         tables = [static]
     else:
-        tables = [TokenRows(matrix) for matrix in _find_stored_inputs(module, tensors)]
+        tables = [TokenRows(matrix) for matrix in _find_stored_inputs(module.folder, tensors)]
     for table in tables:
         if table.dtype not in FLOATING_TYPES:
             raise RepairError(
@@ -72,19 +77,6 @@ def find_token_tables(folder: Path, route: str | None) -> list[TokenRows]:
                 f"into {', '.join(FLOATING_TYPES)}; repair the model before it is quantized"
             )
     return tables
-
-
-def _find_token_module(folder: Path, route: str | None) -> tuple[Path, str]:
-    """Return the folder and the class name of the module with the token embeddings."""
-    if not (folder / MODULES_FILE).is_file():  # a transformers model, whose files are in the folder itself
-        return folder, ""
-    modules = list(modules_on_route(folder, route, str(folder)))
-    for module, kind in modules:
-        is_transformer = kind.endswith("Transformer") and (module / "config.json").is_file()
-        if is_transformer or kind == "StaticEmbedding":
-            return module, kind
-    kinds = ", ".join(kind for _, kind in modules)
-    raise RepairError(f"{folder} has no module with token embeddings: its modules are {kinds}")
 
 
 def _find_stored_inputs(module: Path, tensors: Sequence[StoredTensor]) -> list[StoredTensor]:
@@ -100,7 +92,7 @@ def _find_stored_inputs(module: Path, tensors: Sequence[StoredTensor]) -> list[S
             model: Any = AutoModel.from_config(config)  # type: ignore[no-untyped-call]
         embeddings = model.get_input_embeddings().weight
     except Exception as error:  # architectures raise different errors for an invalid configuration
-        reason = " ".join(str(error).split())[:_SHOWN_ERROR]
+        reason = " ".join(str(error).split())[:SHOWN_ERROR]
         raise RepairError(f"the model in {module} cannot be built by transformers: {reason}") from error
     # All parameters that share the weights of the input embeddings.
     names = [name for name, weight in model.named_parameters(remove_duplicate=False) if weight is embeddings]

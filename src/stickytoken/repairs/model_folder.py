@@ -1,4 +1,4 @@
-"""Write the folder of a repaired model."""
+"""Whether a model can be repaired, and how the folder of the repaired model is written."""
 
 from __future__ import annotations
 
@@ -26,6 +26,131 @@ if TYPE_CHECKING:
     from stickytoken.encoders.files.spec import EncoderSpec
     from stickytoken.encoders.files.stored_rows import TokenRows
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
+
+
+class RepairableModel(NamedTuple):
+    """A model that can be repaired, how it was loaded, and the folder of its files."""
+
+    encoder: SentenceTransformerEncoder
+    spec: EncoderSpec
+    folder: Path
+
+    @property
+    def named_route(self) -> str | None:
+        """The route or task that the model was loaded with; None for the default route."""
+        return None if self.encoder.route is None else self.encoder.route.task
+
+    def embedding_matrix(self) -> NDArray[np.float32] | None:
+        """Return the token embeddings, shape (V, D); None if the model does not expose them."""
+        from stickytoken.inspection import inspector_of
+
+        return inspector_of(self.encoder).embedding_matrix()
+
+    def note_on_routes(self) -> str | None:
+        """Return a note on the routes that a repair changes; None if the model has only one route."""
+        routed_model = self.encoder.route
+        if routed_model is None:
+            return None
+        # The route that the texts of the run took. The named route may be None, or a task that the model maps
+        # to a route.
+        measured_route = routed_model.route
+        other_routes = [route for route in routes_in(self.folder) if route != measured_route]
+        if not other_routes:
+            return None
+        # The module that reads the texts. Its folder holds both the tokenizer and the token embeddings, so
+        # every route through this module shares both.
+        repaired_module = text_module(self.folder, self.encoder.name, self.named_route)
+        statements = [f"repaired the route {measured_route!r}, which the run measured"]
+        for route in other_routes:
+            modules = modules_on_route(self.folder, route, self.encoder.name)
+            module_folders = {folder for folder, _kind in modules}
+            if repaired_module.folder in module_folders:
+                statements.append(
+                    f"the route {route!r} has the same embeddings and tokenizer, so it changes too"
+                )
+            else:
+                statements.append(
+                    f"the route {route!r} does not change: to repair it too, detect the repaired model with "
+                    f"--route {route}"
+                )
+        return "; ".join(statements)
+
+
+def require_repairable(encoder: Encoder) -> RepairableModel:
+    """Return a model with its folder, or raise an error if it cannot be repaired.
+
+    Raises:
+        RepairError: the model is not a SentenceTransformer, was passed as an object, is read only up to an
+            inner layer, or has no files on this machine.
+    """
+    from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
+
+    if not isinstance(encoder, SentenceTransformerEncoder):
+        raise RepairError(
+            f"{encoder.name} is a {type(encoder).__name__}: only models that sentence-transformers loads by "
+            "itself can be repaired"
+        )
+    if encoder.spec is None:
+        raise RepairError(
+            f"{encoder.name} was passed as an object, but a repair needs its files: pass the name or the "
+            "folder of the model"
+        )
+    if encoder.layer is not None:
+        raise RepairError(
+            f"{encoder.name} was read after layer {encoder.layer}, but a repair measures the output of the "
+            "whole model: repair from a run without a layer"
+        )
+    spec = encoder.spec
+    folder = Path(resolve_model(spec.model, spec.revision).location)
+    if not folder.is_dir():
+        raise RepairError(
+            f"the files of {encoder.name} are not on this machine: pass the folder of the model"
+        )
+    return RepairableModel(encoder, spec, folder)
+
+
+def rows_writable(folder: Path, route: str | None = None) -> bool:
+    """Return whether new rows can be written into the weights of a model or of one of its routes."""
+    from stickytoken.repairs._weights import find_token_tables
+
+    try:
+        find_token_tables(folder, route)
+    except (ModelError, RepairError):
+        return False
+    return True
+
+
+@contextmanager
+def workshop(out: Path) -> Iterator[Path]:
+    """Create and lock a hidden folder beside ``out`` to build a model in; remove it at the end.
+
+    Yields:
+        Path inside the hidden folder at which to build the model. In error messages that name the hidden
+        folder, its path is replaced with ``out``.
+    """
+    hidden = _hidden_folder(out)
+    model = hidden / "model"
+    try:
+        with ResultFolder(hidden).locked():
+            shutil.rmtree(model, ignore_errors=True)  # may be left over from a process that was killed
+            try:
+                yield model
+            finally:
+                clear_workshop(out)
+    except StickyTokenError as error:  # also one that the with block of the caller raises
+        message = str(error).replace(str(model), str(out)).replace(str(hidden), str(out))
+        if message == str(error):  # the message does not name the hidden folder, so the error stays as it is
+            raise
+        raise type(error)(message) from error
+
+
+def clear_workshop(out: Path) -> None:
+    """Remove the hidden folder beside ``out``, if it exists."""
+    shutil.rmtree(_hidden_folder(out), ignore_errors=True)
+
+
+def _hidden_folder(out: Path) -> Path:
+    return out.absolute().with_name(f".{out.name}.repairing")
 
 
 # Files with the same weights in other formats. A repair with new rows does not copy them, because they would
@@ -119,6 +244,15 @@ def _is_other_weights(path: Path) -> bool:
     return any(path.match(pattern) for pattern in _OTHER_WEIGHTS)
 
 
+def _replace_content_and_keep_mode(file: Path, content: bytes) -> None:
+    mode = file.stat().st_mode if file.is_file() else None
+    if mode is not None:
+        file.chmod(mode | stat.S_IWUSR)  # it may be read-only
+    file.write_bytes(content)
+    if mode is not None:
+        file.chmod(mode)
+
+
 def _describe_failure(error: OSError) -> str:
     """Return why a folder could not be written, as the last part of an error message."""
     code = error.errno
@@ -136,137 +270,3 @@ def _describe_failure(error: OSError) -> str:
     if code in (errno.ENOSPC, errno.EDQUOT):
         return "the disk is full; free some space and run the same command again"
     return reason
-
-
-def _replace_content_and_keep_mode(file: Path, content: bytes) -> None:
-    mode = file.stat().st_mode if file.is_file() else None
-    if mode is not None:
-        file.chmod(mode | stat.S_IWUSR)  # it may be read-only
-    file.write_bytes(content)
-    if mode is not None:
-        file.chmod(mode)
-
-
-def rows_writable(folder: Path, route: str | None = None) -> bool:
-    """Return whether new rows can be written into the weights of a model or of one of its routes."""
-    from stickytoken.repairs._weights import find_token_tables
-
-    try:
-        find_token_tables(folder, route)
-    except (ModelError, RepairError):
-        return False
-    return True
-
-
-class RepairableModel(NamedTuple):
-    """A model that can be repaired, how it was loaded, and the folder of its files."""
-
-    encoder: SentenceTransformerEncoder
-    spec: EncoderSpec
-    folder: Path
-
-    @property
-    def named_route(self) -> str | None:
-        """The route or task that the model was loaded with; None for the default route."""
-        return None if self.encoder.route is None else self.encoder.route.task
-
-    def embedding_matrix(self) -> NDArray[np.float32] | None:
-        """Return the token embeddings, shape (V, D); None if the model does not expose them."""
-        from stickytoken.inspection import inspector_of
-
-        return inspector_of(self.encoder).embedding_matrix()
-
-    def note_on_routes(self) -> str | None:
-        """Return a note on the routes that a repair changes; None if the model has only one route."""
-        routed_model = self.encoder.route
-        if routed_model is None:
-            return None
-        # The route that the texts of the run took. The named route may be None, or a task that the model maps
-        # to a route.
-        measured_route = routed_model.route
-        other_routes = [route for route in routes_in(self.folder) if route != measured_route]
-        if not other_routes:
-            return None
-        # The module that reads the texts. Its folder holds both the tokenizer and the token embeddings, so
-        # every route through this module shares both.
-        repaired_module = text_module(self.folder, self.encoder.name, self.named_route)
-        statements = [f"repaired the route {measured_route!r}, which the run measured"]
-        for route in other_routes:
-            modules = modules_on_route(self.folder, route, self.encoder.name)
-            module_folders = {folder for folder, _kind in modules}
-            if repaired_module.folder in module_folders:
-                statements.append(
-                    f"the route {route!r} has the same embeddings and tokenizer, so it changes too"
-                )
-            else:
-                statements.append(
-                    f"the route {route!r} does not change: to repair it too, detect the repaired model with "
-                    f"--route {route}"
-                )
-        return "; ".join(statements)
-
-
-def require_repairable(encoder: Encoder) -> RepairableModel:
-    """Return a model with its folder, or raise an error if it cannot be repaired.
-
-    Raises:
-        RepairError: the model is not a SentenceTransformer, was passed as an object, is read only up to an
-            inner layer, or has no files on this machine.
-    """
-    from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
-
-    if not isinstance(encoder, SentenceTransformerEncoder):
-        raise RepairError(
-            f"{encoder.name} is a {type(encoder).__name__}: only models that sentence-transformers loads by "
-            "itself can be repaired"
-        )
-    if encoder.spec is None:
-        raise RepairError(
-            f"{encoder.name} was passed as an object, but a repair needs its files: pass the name or the "
-            "folder of the model"
-        )
-    if encoder.layer is not None:
-        raise RepairError(
-            f"{encoder.name} was read after layer {encoder.layer}, but a repair measures the output of the "
-            "whole model: repair from a run without a layer"
-        )
-    spec = encoder.spec
-    folder = Path(resolve_model(spec.model, spec.revision).location)
-    if not folder.is_dir():
-        raise RepairError(
-            f"the files of {encoder.name} are not on this machine: pass the folder of the model"
-        )
-    return RepairableModel(encoder, spec, folder)
-
-
-@contextmanager
-def workshop(out: Path) -> Iterator[Path]:
-    """Create and lock a hidden folder beside ``out`` to build a model in; remove it at the end.
-
-    Yields:
-        Path inside the hidden folder at which to build the model. In error messages that name the hidden
-        folder, its path is replaced with ``out``.
-    """
-    hidden = _hidden_folder(out)
-    model = hidden / "model"
-    try:
-        with ResultFolder(hidden).locked():
-            shutil.rmtree(model, ignore_errors=True)  # may be left over from a process that was killed
-            try:
-                yield model
-            finally:
-                clear_workshop(out)
-    except StickyTokenError as error:  # also one that the with block of the caller raises
-        message = str(error).replace(str(model), str(out)).replace(str(hidden), str(out))
-        if message == str(error):  # the message does not name the hidden folder, so the error stays as it is
-            raise
-        raise type(error)(message) from error
-
-
-def clear_workshop(out: Path) -> None:
-    """Remove the hidden folder beside ``out``, if it exists."""
-    shutil.rmtree(_hidden_folder(out), ignore_errors=True)
-
-
-def _hidden_folder(out: Path) -> Path:
-    return out.absolute().with_name(f".{out.name}.repairing")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
@@ -65,8 +65,6 @@ _ORDINARY_IN_DOCUMENTS = 4
 # Text and number of copies used to find out how a tokenizer reads copies of a token.
 _SAMPLE_TEXT = "the river"
 _SAMPLE_COPIES = 4
-
-_T = TypeVar("_T")
 
 
 def make_recheck(
@@ -158,11 +156,6 @@ class Copies(NamedTuple):
     @property
     def ids(self) -> list[int]:
         return [token.id for token in (*self.as_ids, *self.as_text)]
-
-    def pair_with(self, for_ids: _T, for_text: _T) -> list[tuple[_T, list[Token]]]:
-        """Return what measures a group of tokens, and the group, for each group that has tokens."""
-        groups = [(for_ids, self.as_ids), (for_text, self.as_text)]
-        return [(measuring, tokens) for measuring, tokens in groups if tokens]
 
 
 def group_copies(encoder: Encoder, repaired_tokens: Mapping[Token, Strategy]) -> Copies:
@@ -327,6 +320,12 @@ class Recheck:
         found_without = None if in_documents is None else in_documents.found_without
         return RecheckedTokens(tokens, reach_by_id, ordinary_push, found_without, ordinary_contraction)
 
+    def _find_split_ids(self, copies: Copies) -> list[int]:
+        tokenizer = self.encoder.tokenizer
+        copies_read = count_copies_read(tokenizer, copies.as_text, _SAMPLE_TEXT, _SAMPLE_COPIES)
+        # The tokenizer no longer produces a token if it splits the text of its copies.
+        return [token.id for token, read in zip(copies.as_text, copies_read, strict=True) if read == 0]
+
     def _estimate(
         self, copies: Copies, in_documents: InDocuments | None, split_ids: Collection[int]
     ) -> tuple[RuleInputs, float]:
@@ -360,22 +359,27 @@ class Recheck:
         )
         return measures, relative.ordinary
 
-    def _find_split_ids(self, copies: Copies) -> list[int]:
-        tokenizer = self.encoder.tokenizer
-        copies_read = count_copies_read(tokenizer, copies.as_text, _SAMPLE_TEXT, _SAMPLE_COPIES)
-        # The tokenizer no longer produces a token if it splits the text of its copies.
-        return [token.id for token, read in zip(copies.as_text, copies_read, strict=True) if read == 0]
-
     def find_typical_tokens(self) -> list[int]:
         """Return the ids of ordinary tokens that erase no more than the median ordinary token."""
         contractions = self._ordinary.effects.contraction
         typical: list[int] = self._ordinary.ids[contractions <= np.median(contractions)].tolist()
         return typical
 
-    @cached_property
-    def _ids_stage(self) -> ProfileStage:
-        every_carrier = range(len(self.plan.carriers))
-        return round_stage(self.encoder, self.settings, self.plan, every_carrier, f"{self.name}: ids")
+    def _measure_documents(self, copies: Copies, which: str = "tokens") -> InDocuments | None:
+        """``which`` names the tokens in the display of progress."""
+        panel = self._documents
+        if panel is None:
+            return None
+        runner = self._make_runner()
+        name = f"{self.name}: {which} in documents"
+        results = []
+        if copies.as_ids:
+            results.append(measure_in_documents(panel, runner, copies.as_ids, self.settings, name))
+        if copies.as_text:
+            # The documents of the panel are tokenized, as ids need them. Written copies need texts.
+            panel_of_texts = replace(panel, carriers=panel.texts)
+            results.append(measure_in_documents(panel_of_texts, runner, copies.as_text, self.settings, name))
+        return join_documents(results)
 
     @cached_property
     def _documents(self) -> DocumentPanel | None:
@@ -389,23 +393,27 @@ class Recheck:
     def _ordinary_in_documents(self) -> InDocuments | None:
         if self.ordinary_of is not None:
             return self.ordinary_of._ordinary_in_documents
-        few = _pick_evenly(self.ordinary_tokens, _ORDINARY_IN_DOCUMENTS)
+        # Not the first tokens: low ids are often those of characters.
+        step = max(1, len(self.ordinary_tokens) // _ORDINARY_IN_DOCUMENTS)
+        few = list(self.ordinary_tokens[::step][:_ORDINARY_IN_DOCUMENTS])
         return self._measure_documents(Copies(as_ids=few, as_text=[]), "ordinary tokens")
 
-    def _measure_documents(self, copies: Copies, which: str = "tokens") -> InDocuments | None:
-        """``which`` names the tokens in the display of progress."""
-        panel = self._documents
-        if panel is None:
-            return None
+    def _measure_in_carriers(self, copies: Copies) -> RoundResults:
         runner = self._make_runner()
-        # The documents of the panel are tokenized, as ids need them. Written copies need texts.
-        panel_of_texts = replace(panel, carriers=panel.texts)
-        name = f"{self.name}: {which} in documents"
-        results = [
-            measure_in_documents(panel_of_tokens, runner, tokens, self.settings, name)
-            for panel_of_tokens, tokens in copies.pair_with(for_ids=panel, for_text=panel_of_texts)
-        ]
-        return join_documents(results)
+        results = []
+        if copies.as_ids:
+            results.append(read_measurements(runner(self._ids_stage, copies.as_ids)))
+        if copies.as_text:
+            # The same carriers, but as texts.
+            carriers = tuple(self.plan.carriers)
+            text_stage = replace(self._ids_stage, name=f"{self.name}: text", carriers=carriers)
+            results.append(read_measurements(runner(text_stage, copies.as_text)))
+        return reduce(join_tokens, results)
+
+    @cached_property
+    def _ids_stage(self) -> ProfileStage:
+        every_carrier = range(len(self.plan.carriers))
+        return round_stage(self.encoder, self.settings, self.plan, every_carrier, f"{self.name}: ids")
 
     @cached_property
     def _ordinary(self) -> RoundResults:
@@ -419,17 +427,6 @@ class Recheck:
 
     def _make_runner(self) -> Runner:
         return Runner.in_memory(self.encoder, self.progress)
-
-    def _measure_in_carriers(self, copies: Copies) -> RoundResults:
-        runner = self._make_runner()
-        ids_stage = self._ids_stage
-        # The same carriers, but as texts.
-        text_stage = replace(ids_stage, name=f"{self.name}: text", carriers=tuple(self.plan.carriers))
-        results = [
-            read_measurements(runner(stage, tokens))
-            for stage, tokens in copies.pair_with(for_ids=ids_stage, for_text=text_stage)
-        ]
-        return reduce(join_tokens, results)
 
 
 def _bound_hidden_shares(
@@ -445,12 +442,6 @@ def _bound_hidden_shares(
             finding_queries, queries, found_without, confidence
         )
     return shares
-
-
-def _pick_evenly(tokens: Sequence[Token], count: int) -> list[Token]:
-    """Not the first tokens: these are in the order of their ids, and low ids are often characters."""
-    step = max(1, len(tokens) // count)
-    return list(tokens[::step][:count])
 
 
 def _compute_reaches(measures: RuleInputs, settings: ProfileSettings) -> Floats:

@@ -126,22 +126,6 @@ def _require_backend(tokenizer: Any) -> Tokenizer:
     return backend
 
 
-def _make_rows_of_length(
-    ids: Sequence[int], mean_row: Row, deviations: Rows, length: float
-) -> dict[int, Row]:
-    """Return rows that deviate from the mean row by ``length``, keyed by token id, each of shape (D,).
-
-    ``deviations`` has the predicted deviation of each id, shape (ids, D). Averages of rows deviate less than
-    rows do, so each is rescaled. An entry without relatives and pieces, whose deviation is 0, is left out.
-    """
-    rows = {}
-    for token_id, deviation in zip(ids, deviations, strict=True):
-        predicted_length = float(np.linalg.norm(deviation))
-        if predicted_length > 0:
-            rows[token_id] = (mean_row + deviation * (length / predicted_length)).astype(np.float32)
-    return rows
-
-
 def _spell_entries(backend: Tokenizer, ids: Sequence[int], row_count: int) -> dict[int, str]:
     """Return the lower-case spellings of the given entries and of all other entries that contain a letter.
 
@@ -167,75 +151,6 @@ def _spell_entries(backend: Tokenizer, ids: Sequence[int], row_count: int) -> di
         if token_id in given_ids or has_letter:
             spellings[token_id] = f"{text}>" if continues_word else f"<{text}>"
     return spellings
-
-
-def _predict_deviations(
-    matrix: Rows,
-    mean_row: Row,
-    known_ids: NDArray[np.intp],
-    spellings: Mapping[int, str],
-    ids: Sequence[int],
-    pieces: Mapping[int, Sequence[int]],
-) -> tuple[Rows, Rows]:
-    """Predict how the rows of T entries deviate from the mean row, from their relatives and their pieces.
-
-    The prediction from relatives is the weighted mean deviation of the entries with the most similar
-    spelling. The weight of a relative is the square of the cosine between the TF-IDF vectors of character
-    n-grams in the two spellings. The prediction from pieces is the mean deviation of the pieces.
-
-    Returns:
-        The predictions from relatives and from pieces, in the order of ``ids``, each of shape (T, D). A
-        prediction is zero for an entry that has no relatives or no pieces.
-    """
-    from sklearn.feature_extraction.text import TfidfVectorizer
-
-    vectorizer = TfidfVectorizer(analyzer="char", ngram_range=(2, 5), lowercase=False, dtype=np.float32)
-    # The vectors have the length 1, so their products are cosines.
-    known_vectors = vectorizer.fit_transform([spellings[token_id] for token_id in known_ids.tolist()])
-    index_of_known = {token_id: index for index, token_id in enumerate(known_ids.tolist())}
-    predicted_from_relatives = np.zeros((len(ids), len(mean_row)), dtype=np.float32)
-    predicted_from_pieces = np.zeros_like(predicted_from_relatives)
-    for start in range(0, len(ids), _COMPARED_TOGETHER):
-        chunk = ids[start : start + _COMPARED_TOGETHER]
-        vectors = vectorizer.transform([spellings[token_id] for token_id in chunk])
-        cosines_of_chunk = (vectors @ known_vectors.T).toarray()  # shape (chunk, known entries)
-        for index_in_chunk, token_id in enumerate(chunk):
-            index = start + index_in_chunk
-            cosines = cosines_of_chunk[index_in_chunk]
-            if token_id in index_of_known:  # no entry is its own relative
-                cosines[index_of_known[token_id]] = 0
-            relatives = np.argsort(-cosines, kind="stable")[:_RELATIVES]  # indices into `known_ids`
-            weights = cosines[relatives] ** 2
-            total = weights.sum()
-            if total:  # zero if no known entry has an n-gram in common
-                deviations = matrix[known_ids[relatives]] - mean_row  # shape (relatives, D)
-                predicted_from_relatives[index] = (weights / total) @ deviations
-            if pieces[token_id]:
-                predicted_from_pieces[index] = matrix[list(pieces[token_id])].mean(axis=0) - mean_row
-    return predicted_from_relatives, predicted_from_pieces
-
-
-def _fit_weights(
-    predicted_from_relatives: Rows, predicted_from_pieces: Rows, deviations: Rows
-) -> tuple[float, float]:
-    """Return the weights of the two predictions whose weighted sum is nearest to the true deviations.
-
-    All arrays have the shape (entries, D).
-    """
-    from scipy.optimize import nnls
-
-    # A prediction is zero for an entry without relatives or pieces.
-    has_both = predicted_from_relatives.any(axis=1) & predicted_from_pieces.any(axis=1)
-    if not has_both.any():
-        return 1.0, 1.0  # there is nothing to fit; the weighted sum is rescaled later, whatever its length
-    # Every number of every row is one observation.
-    columns = [predicted_from_relatives[has_both].ravel(), predicted_from_pieces[has_both].ravel()]
-    regressors = np.stack(columns, axis=1)
-    target = deviations[has_both].ravel()
-    # Non-negative least squares: no weight is negative.
-    weights, _residual = nnls(regressors.astype(np.float64), target.astype(np.float64))
-    weight_of_relatives, weight_of_pieces = weights.tolist()
-    return weight_of_relatives, weight_of_pieces
 
 
 # Prefix of a removed entry's new name. No entry of a real vocabulary contains these characters.
@@ -315,3 +230,88 @@ def _find_names(backend: Tokenizer, ids: Iterable[int]) -> dict[int, str]:
         if name is not None:  # ids may have gaps
             names[token_id] = name
     return names
+
+
+def _predict_deviations(
+    matrix: Rows,
+    mean_row: Row,
+    known_ids: NDArray[np.intp],
+    spellings: Mapping[int, str],
+    ids: Sequence[int],
+    pieces: Mapping[int, Sequence[int]],
+) -> tuple[Rows, Rows]:
+    """Predict how the rows of T entries deviate from the mean row, from their relatives and their pieces.
+
+    The prediction from relatives is the weighted mean deviation of the entries with the most similar
+    spelling. The weight of a relative is the square of the cosine between the TF-IDF vectors of character
+    n-grams in the two spellings. The prediction from pieces is the mean deviation of the pieces.
+
+    Returns:
+        The predictions from relatives and from pieces, in the order of ``ids``, each of shape (T, D). A
+        prediction is zero for an entry that has no relatives or no pieces.
+    """
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    vectorizer = TfidfVectorizer(analyzer="char", ngram_range=(2, 5), lowercase=False, dtype=np.float32)
+    # The vectors have the length 1, so their products are cosines.
+    known_vectors = vectorizer.fit_transform([spellings[token_id] for token_id in known_ids.tolist()])
+    index_of_known = {token_id: index for index, token_id in enumerate(known_ids.tolist())}
+    predicted_from_relatives = np.zeros((len(ids), len(mean_row)), dtype=np.float32)
+    predicted_from_pieces = np.zeros_like(predicted_from_relatives)
+    for start in range(0, len(ids), _COMPARED_TOGETHER):
+        chunk = ids[start : start + _COMPARED_TOGETHER]
+        vectors = vectorizer.transform([spellings[token_id] for token_id in chunk])
+        cosines_of_chunk = (vectors @ known_vectors.T).toarray()  # shape (chunk, known entries)
+        for index_in_chunk, token_id in enumerate(chunk):
+            index = start + index_in_chunk
+            cosines = cosines_of_chunk[index_in_chunk]
+            if token_id in index_of_known:  # no entry is its own relative
+                cosines[index_of_known[token_id]] = 0
+            relatives = np.argsort(-cosines, kind="stable")[:_RELATIVES]  # indices into `known_ids`
+            weights = cosines[relatives] ** 2
+            total = weights.sum()
+            if total:  # zero if no known entry has an n-gram in common
+                deviations = matrix[known_ids[relatives]] - mean_row  # shape (relatives, D)
+                predicted_from_relatives[index] = (weights / total) @ deviations
+            if pieces[token_id]:
+                predicted_from_pieces[index] = matrix[list(pieces[token_id])].mean(axis=0) - mean_row
+    return predicted_from_relatives, predicted_from_pieces
+
+
+def _fit_weights(
+    predicted_from_relatives: Rows, predicted_from_pieces: Rows, deviations: Rows
+) -> tuple[float, float]:
+    """Return the weights of the two predictions whose weighted sum is nearest to the true deviations.
+
+    All arrays have the shape (entries, D).
+    """
+    from scipy.optimize import nnls
+
+    # A prediction is zero for an entry without relatives or pieces.
+    has_both = predicted_from_relatives.any(axis=1) & predicted_from_pieces.any(axis=1)
+    if not has_both.any():
+        return 1.0, 1.0  # there is nothing to fit; the weighted sum is rescaled later, whatever its length
+    # Every number of every row is one observation.
+    columns = [predicted_from_relatives[has_both].ravel(), predicted_from_pieces[has_both].ravel()]
+    regressors = np.stack(columns, axis=1)
+    target = deviations[has_both].ravel()
+    # Non-negative least squares: no weight is negative.
+    weights, _residual = nnls(regressors.astype(np.float64), target.astype(np.float64))
+    weight_of_relatives, weight_of_pieces = weights.tolist()
+    return weight_of_relatives, weight_of_pieces
+
+
+def _make_rows_of_length(
+    ids: Sequence[int], mean_row: Row, deviations: Rows, length: float
+) -> dict[int, Row]:
+    """Return rows that deviate from the mean row by ``length``, keyed by token id, each of shape (D,).
+
+    ``deviations`` has the predicted deviation of each id, shape (ids, D). Averages of rows deviate less than
+    rows do, so each is rescaled. An entry without relatives and pieces, whose deviation is 0, is left out.
+    """
+    rows = {}
+    for token_id, deviation in zip(ids, deviations, strict=True):
+        predicted_length = float(np.linalg.norm(deviation))
+        if predicted_length > 0:
+            rows[token_id] = (mean_row + deviation * (length / predicted_length)).astype(np.float32)
+    return rows
