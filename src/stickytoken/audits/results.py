@@ -134,7 +134,8 @@ class AuditResultRecord(resume.Record):
     Attributes:
         depth: number of results of a query that count as its first ones.
         results_without: mean number of wrong first results that a document is without copies.
-        ordinary_push: median push of random tokens; None if none was measured.
+        ordinary_push: median push of random tokens in the documents of ``stuffed_ids``; None if none was
+            measured.
         answers: number of pairs of a query and a document that answers it, among the documents with copies.
         found_without: share of these pairs in which the query finds the document without copies.
         ordinary_found: the same with copies of a random token.

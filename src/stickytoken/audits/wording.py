@@ -158,6 +158,9 @@ def _describe_harm(audit: Audit, row: Mapping[str, Any]) -> str:
         # No random token could be measured, or it is not known which documents answer a query.
         push = number(row["push"], _PUSH_DIGITS, PUSH.unit)
         return f"{describe_push(row['token'], with_interval(push, _push_interval(row)))}."
+    ordinary_documents = ""
+    if row["documents"] > len(result.stuffed_ids):  # in more than the random tokens
+        ordinary_documents = f"in {len(result.stuffed_ids)} of these documents"
     harm = Harm(
         token=row["token"],
         push=row["push"],
@@ -167,6 +170,7 @@ def _describe_harm(audit: Audit, row: Mapping[str, Any]) -> str:
         found_without=result.found_without,
         push_interval=_push_interval(row),
         found_interval=_found_interval(row),
+        ordinary_documents=ordinary_documents,
     )
     hidden, pushed = harm.shares  # both as shares of the way to a severe token, so that they compare
     if pushed > hidden:
