@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import polars as pl
 from pydantic import (
@@ -224,6 +224,13 @@ class RunRecord(resume.MeasurementRecord):
     hardware: dict[str, str]
     started: str
     result: SerializeAsAny[base.ResultRecord] | None = None
+
+    def continued_by(self, later: resume.MeasurementRecord) -> Self:
+        continued = super().continued_by(later)
+        if not isinstance(later, RunRecord):
+            return continued
+        device = resume.join_sessions(self.model.device, later.model.device)
+        return continued.model_copy(update={"model": self.model.model_copy(update={"device": device})})
 
     @field_validator("method")
     @classmethod
