@@ -128,7 +128,7 @@ _UNKNOWN = "none"
 
 
 def join_sessions(earlier: str, later: str) -> str:
-    """Return a fact that earlier sessions have recorded, and behind it what a later one has, if it differs."""
+    """Return a fact that earlier sessions have recorded, and behind it that of a later one, if it differs."""
     return earlier if later in earlier.split(_LATER) else f"{earlier}{_LATER}{later}"
 
 
