@@ -365,7 +365,12 @@ def test_a_baseline_that_measured_something_else_is_refused(runs, altered, small
 def test_random_tokens_bound_only_what_was_drawn_like_them(encoder, tmp_path):
     """Tokens that somebody named may push more often than random ones of the vocabulary."""
     sampled = profiled.detect_in_documents(encoder, tmp_path / "run", sample=40)
-    assert any("95% confidence" in sentence for sentence in sampled.description.coverage)
+    (bound,) = (sentence for sentence in sampled.description.coverage if "95% confidence" in sentence)
+    # The bound is about all tokens from which random ones were drawn, not about those not measured alone.
+    result = sampled.result
+    assert says(
+        bound, "all tokens", "same way", f"{result.looked_at - result.in_documents:,} were not measured"
+    )
     named = shutil.copytree(sampled.path, tmp_path / "named")
     planted.edit_record(named, beside_sample=None)
     coverage = open_run(named).description.coverage
