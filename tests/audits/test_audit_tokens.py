@@ -19,14 +19,19 @@ import tokenizers_of_kinds as kinds
 from audited import COPIES, MARKER, SMALL, WORDS, plain_ranks, stuffed_numbers
 from naming import naming, says
 from stickytoken import load_encoder, open_run
-from stickytoken.audits import _tokens, audit
+from stickytoken.audits import _tokens, audit, wording
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Joining
 from stickytoken.vocabulary import categorize, choose_joinings
 
 
-def test_a_word_of_all_queries_is_not_measured(finished):
-    assert MARKER not in finished.tokens["token"].to_list()
+def test_a_word_of_all_queries_is_not_measured_and_named_as_left_out(tampered_run, texts, queries, tmp_path):
+    measured = audit(
+        tampered_run, texts, queries=queries, tokens=[MARKER], settings=SMALL, out=tmp_path / "audit"
+    )
+    assert MARKER not in measured.tokens["token"].to_list()
+    assert any(says(note, "not measured", MARKER) for note in measured.record.notes)
+    assert says(wording.setup(measured), "Not measured", MARKER)
 
 
 def test_special_tokens_that_text_can_produce_are_measured(tampered_run, texts, queries, tmp_path):

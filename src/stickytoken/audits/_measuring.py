@@ -29,7 +29,10 @@ from stickytoken.scanning.scan import scan
 from stickytoken.scanning.wording import certain_kinds
 from stickytoken.settings.audit import AuditSettings
 from stickytoken.settings.profile import ProfileSettings
-from stickytoken.words import counted, percent
+from stickytoken.words import counted, percent, quoted
+
+# Maximum number of tokens that a note names as left out.
+_NAMED_LEFT_OUT = 5
 
 
 def count_texts_by_stage(index: Index, settings: AuditSettings) -> dict[str, int]:
@@ -122,6 +125,14 @@ def measure(job: AuditJob, runner: Runner, held: resume.Resumed[AuditRecord]) ->
     if unmeasured_ids:
         count = counted(len(unmeasured_ids), "token")
         notes.append(f"{count} could not be measured, because the server gives no vector for a document")
+    left_out = [token for token in tokens if token.id not in stuffed and token.id not in unmeasured_ids]
+    if left_out:
+        names = ", ".join(quoted(token.text.strip()) for token in left_out[:_NAMED_LEFT_OUT])
+        more = f" and {len(left_out) - _NAMED_LEFT_OUT} more" if len(left_out) > _NAMED_LEFT_OUT else ""
+        notes.append(
+            f"not measured, because no query without the token has one of the {len(positions.of_all)} "
+            f"documents among its wrong results: {names}{more}"
+        )
     is_found_without = panel.is_found  # one entry for each pair of a query and a document that answers it
     result = AuditResultRecord(
         depth=panel.depth,

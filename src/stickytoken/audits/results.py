@@ -17,6 +17,11 @@ AUDIT = "audit"
 """What the names of audit folders begin with."""
 AUDIT_FILE = "audit.json"
 AUDIT_SCHEMA_VERSION = 7
+TIMES_FURTHER = 4
+"""In how many times as many documents the tokens that may push are measured."""
+MOST_RANKED = 500
+"""Maximum number of documents with copies that are ranked: those with the largest share of copies. It limits
+the cost, because each document is encoded twice."""
 
 # The groups of measured tokens; see `choose_tokens`.
 NAMED = "named"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from stickytoken.audits.results import FLAGGED, Audit
+from stickytoken.audits.results import FLAGGED, MOST_RANKED, TIMES_FURTHER, Audit
 from stickytoken.cleaning import document_counts
 from stickytoken.detection.run import NextStep
 from stickytoken.methods import Column, wording
@@ -123,9 +123,18 @@ def _name_undecided(audit: Audit) -> list[str]:
     more = f" and {len(undecided) - _NAMED} more" if len(undecided) > _NAMED else ""
     result = audit.result
     measured_count = max(undecided["documents"].to_list())
-    clean_count = audit.record.index.documents - result.with_copies - result.suspected
+    index = audit.record.index
+    if index.documents < index.read - index.blank:
+        # Documents with copies are counted in the whole collection, not in the sample of it that is searched.
+        # But if the sample had more, tokens would have been measured in as many as the settings allow.
+        allowed_count = audit.record.settings["stuffed"]
+        if measured_count > allowed_count:  # the token may push
+            allowed_count *= TIMES_FURTHER
+        are_all_used = measured_count < allowed_count
+    else:
+        are_all_used = measured_count >= index.documents - result.with_copies - result.suspected
     advice = f"measure more documents with `--set stuffed={4 * measured_count}`"
-    if measured_count >= clean_count:
+    if are_all_used:
         advice = "they need more documents or queries than there are"
     return [f"{names}{more} may hide or push documents, but the intervals are too wide to tell: {advice}."]
 
@@ -219,9 +228,11 @@ def document_conclusions(audit: Audit, *, names_documents: bool = True) -> list[
     certain = audit.documents.filter(~is_suspected)
     if result.with_copies:
         changes = _describe_changes(certain, names_documents=names_documents)
-        sentences += changes or [
-            f"None of them is in the top {TOP} of more or fewer queries because of its copies."
-        ]
+        ranked = certain.filter(pl.col("change").is_not_null())
+        these = "None of them is"
+        if len(ranked) < len(certain):
+            these = f"None of the {len(ranked):,} that were ranked is"
+        sentences += changes or [f"{these} in the top {TOP} of more or fewer queries because of its copies."]
         sentences += _count_by_source(certain)
         gains_places = not certain.filter(pl.col("change") > 0).is_empty()
         if audit.sticky.is_empty() and gains_places:  # no sticky token explains it
@@ -242,7 +253,20 @@ def document_conclusions(audit: Audit, *, names_documents: bool = True) -> list[
         )
         suspected = audit.documents.filter(is_suspected)
         sentences += _describe_changes(suspected, names_documents=names_documents)
+    sentences += _count_unranked(audit.documents)
     return sentences
+
+
+def _count_unranked(documents: pl.DataFrame) -> list[str]:
+    """Return a sentence on the documents with copies of which it isn't known what these change, if any."""
+    unranked_count = int(documents["change"].null_count())
+    if not unranked_count:
+        return []
+    reason = "without copies, nothing that the model reads would be left"
+    if len(documents) > MOST_RANKED:
+        reason = f"only the {MOST_RANKED} with the largest shares of copies were"
+    were = counted(unranked_count, "document was", "documents were")
+    return [f"{were} not ranked, so it is unknown what their copies change: {reason}."]
 
 
 def _describe_changes(documents: pl.DataFrame, *, names_documents: bool) -> list[str]:
