@@ -185,16 +185,24 @@ def test_flagged_tokens_are_measured_in_turns_by_prediction_and_run():
     assert [token_id for token_id, group in groups.items() if group == "flagged"] == [7, 3]
 
 
-def test_flagged_tokens_beyond_the_limit_are_counted(tampered_run, tmp_path):
+def test_flagged_tokens_beyond_the_limit_are_counted(tampered_run, texts, queries, tmp_path):
+    """Those that are measured in another group, as special tokens here, count as measured."""
     run = Path(shutil.copytree(tampered_run, tmp_path / "run"))
     table = pl.read_parquet(run / "tokens.parquet")
     is_flagged = pl.int_range(len(table)) < 4
+    is_flagged |= pl.col("token").is_in(["[CLS]", "[SEP]"])
     verdict = pl.when(is_flagged).then(pl.lit("sticky")).otherwise(pl.lit("benign"))
     planted.replace_tokens(run, table.with_columns(verdict=verdict))
-    encoder = load_encoder(open_run(tampered_run).model_name, device="cpu")
-    (note,) = _tokens.read_candidates(open_run(run), encoder, SMALL, None).notes
-    assert says(note, 4, 2, "--set tokens=NUMBER")
-    assert _tokens.read_candidates(open_run(run), encoder, SMALL, [scanned.STICKY]).notes == []
+    run = open_run(run)
+    measured = audit(run, texts, queries=queries, settings=SMALL, out=tmp_path / "audit")
+    measured_count = measured.tokens["token_id"].is_in(run.sticky_ids).sum()
+    assert measured_count > SMALL.tokens
+    (note,) = (note for note in measured.record.notes if "flagged" in note)
+    assert says(note, len(run.sticky), f"{measured_count} were measured", "--set tokens=NUMBER")
+    named = audit(
+        run, texts, queries=queries, tokens=[scanned.STICKY], settings=SMALL, out=tmp_path / "named"
+    )
+    assert not any("flagged" in note for note in named.record.notes)
 
 
 def test_a_token_is_in_the_first_group_that_it_fits():

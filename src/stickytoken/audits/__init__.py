@@ -129,9 +129,11 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
     notes = [*notes, *insertion_notes]
     require_insertion(model, settings.inserted_as)
     candidates = _tokens.read_candidates(run, model, settings, tokens)
-    index = _index.read_index(documents, queries, column, source_column, model, settings, stored_vectors)
-    _stuffing.require_queries(index, settings)
     cleaner = Cleaner(replace(rules_of_run(run), allowed=accepted.allowed, known=accepted.known))
+    index = _index.read_index(
+        documents, queries, column, source_column, model, settings, cleaner, stored_vectors
+    )
+    _stuffing.require_queries(index, settings)
     job = _job.AuditJob(run, model, settings, rule_of(run), candidates, index, cleaner)
     record = _job.make_record(job, documents, column, allow, known, notes)
     folder_path = out or run.path / store.folder_name(results.AUDIT, record.identity)

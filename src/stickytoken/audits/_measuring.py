@@ -31,9 +31,6 @@ from stickytoken.settings.audit import AuditSettings
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.words import counted, percent, quoted
 
-# Maximum number of tokens that a note names as left out.
-_NAMED_LEFT_OUT = 5
-
 
 def count_texts_by_stage(index: Index, settings: AuditSettings) -> dict[str, int]:
     """Return how many texts each stage encodes, about, for the progress of the whole audit.
@@ -126,13 +123,7 @@ def measure(job: AuditJob, runner: Runner, held: resume.Resumed[AuditRecord]) ->
         count = counted(len(unmeasured_ids), "token")
         notes.append(f"{count} could not be measured, because the server gives no vector for a document")
     left_out = [token for token in tokens if token.id not in stuffed and token.id not in unmeasured_ids]
-    if left_out:
-        names = ", ".join(quoted(token.text.strip()) for token in left_out[:_NAMED_LEFT_OUT])
-        more = f" and {len(left_out) - _NAMED_LEFT_OUT} more" if len(left_out) > _NAMED_LEFT_OUT else ""
-        notes.append(
-            f"not measured, because no query without the token has one of the {len(positions.of_all)} "
-            f"documents among its wrong results: {names}{more}"
-        )
+    notes += _note_what_was_left_out(job, stuffed, left_out, len(positions.of_all))
     is_found_without = panel.is_found  # one entry for each pair of a query and a document that answers it
     result = AuditResultRecord(
         depth=panel.depth,
@@ -158,6 +149,36 @@ def measure(job: AuditJob, runner: Runner, held: resume.Resumed[AuditRecord]) ->
     # If a table of a finished audit was deleted, its record has the notes already.
     notes = list(dict.fromkeys(notes))
     held.finish(held.record.model_copy(update={"result": result, "notes": notes}))
+
+
+# Maximum number of tokens that a note names as left out.
+_NAMED_LEFT_OUT = 5
+
+
+def _note_what_was_left_out(
+    job: AuditJob, stuffed: Mapping[int, Stuffed], left_out: Sequence[Token], documents: int
+) -> list[str]:
+    """Return notes on flagged tokens for which there was no room, and on chosen ones that all queries have.
+
+    ``documents`` is the number of documents that received copies of every token.
+    """
+    notes = []
+    flagged_ids = job.run.sticky["token_id"].to_list()
+    if job.candidates.named_ids is None and len(flagged_ids) > job.settings.tokens:
+        # Some of those for which the group of flagged tokens has no room are measured in another group.
+        measured_count = len(stuffed.keys() & set(flagged_ids))
+        notes.append(
+            f"{len(flagged_ids)} tokens are flagged, of which {measured_count} were measured (--set "
+            "tokens=NUMBER measures more)"
+        )
+    if left_out:
+        names = ", ".join(quoted(token.text.strip()) for token in left_out[:_NAMED_LEFT_OUT])
+        more = f" and {len(left_out) - _NAMED_LEFT_OUT} more" if len(left_out) > _NAMED_LEFT_OUT else ""
+        notes.append(
+            f"not measured, because no query without the token has one of the {documents} documents among "
+            f"its wrong results: {names}{more}"
+        )
+    return notes
 
 
 # Columns that a token has in a run of profile, and keeps in an audit.

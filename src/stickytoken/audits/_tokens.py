@@ -78,11 +78,6 @@ def read_candidates(
         notes.append(f"no push can be predicted, because the run has no {EFFECTS_FILE}")
     else:
         effects = read_effects(run.path)
-    if named_ids is None and len(run.sticky) > settings.tokens:  # flagged tokens are left out
-        notes.append(
-            f"{len(run.sticky)} tokens are flagged, of which {settings.tokens} were measured (--set "
-            "tokens=NUMBER measures more)"
-        )
     return Candidates(
         vocabulary=vocabulary,
         tokens={token.id: token for token in available},

@@ -17,6 +17,8 @@ AUDIT = "audit"
 """What the names of audit folders begin with."""
 AUDIT_FILE = "audit.json"
 AUDIT_SCHEMA_VERSION = 7
+RELEVANCE_JUDGEMENTS = "relevance judgements"
+"""What `IndexRecord.answers_from` says of documents that were judged to answer queries."""
 TIMES_FURTHER = 4
 """In how many times as many documents the tokens that may push are measured."""
 MOST_RANKED = 500

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from stickytoken.audits.results import FLAGGED, MOST_RANKED, TIMES_FURTHER, Audit
+from stickytoken.audits.results import FLAGGED, MOST_RANKED, RELEVANCE_JUDGEMENTS, TIMES_FURTHER, Audit
 from stickytoken.cleaning import document_counts
 from stickytoken.detection.run import NextStep
 from stickytoken.methods import Column, wording
@@ -266,7 +266,7 @@ def _count_unranked(documents: pl.DataFrame) -> list[str]:
     if len(documents) > MOST_RANKED:
         reason = f"only the {MOST_RANKED} with the largest shares of copies were"
     were = counted(unranked_count, "document was", "documents were")
-    return [f"{were} not ranked, so it is unknown what their copies change: {reason}."]
+    return [f"{were} not ranked, so it is unknown what copies change there: {reason}."]
 
 
 def _describe_changes(documents: pl.DataFrame, *, names_documents: bool) -> list[str]:
@@ -467,7 +467,10 @@ def limits(audit: Audit) -> list[str]:
         "them and why.",
     ]
     if index.documents < index.read - index.blank:  # of all documents with text
-        sentences.append(f"{index.documents:,} of {index.read:,} documents were searched, drawn by chance.")
+        drawn = "drawn by chance"
+        if index.answers_from == RELEVANCE_JUDGEMENTS:
+            drawn = "first those that answer a query, the others drawn by chance"
+        sentences.append(f"{index.documents:,} of {index.read:,} documents were searched: {drawn}.")
     if index.queries_from == index.answers_from:  # first sentences of the documents
         sentences.append(
             "The queries are first sentences of documents, not what users ask. `--queries` takes yours."
