@@ -325,7 +325,7 @@ def test_another_layer_keeps_the_recorded_prompt_and_another_prompt_replaces_bot
 ):
     run = Path(shutil.copytree(small_run.path, tmp_path / "run"))
     recorded = json.loads((run / "run.json").read_text("utf-8"))["model"]
-    loading = recorded["loading"] | {"prompt": "passage: ", "query_prompt": "query: ", "layer": 2}
+    loading = recorded["loading"] | {"prompt": "passage: ", "query_prompt": "query: ", "layer": 1}
     planted.edit_record(run, model=recorded | {"loading": loading})
 
     def load(**options):
@@ -333,7 +333,8 @@ def test_another_layer_keeps_the_recorded_prompt_and_another_prompt_replaces_bot
         _, model = open_source(str(run), options, moved_to=str(bert_folder))
         return model.load().spec.prompting
 
-    assert load() == Prompting("passage: ", query_prompt="query: ", layer=2)
-    assert load(layer=1) == Prompting("passage: ", query_prompt="query: ", layer=1)
-    assert load(query_prompt="ask: ") == Prompting("passage: ", query_prompt="ask: ", layer=2)
+    assert load() == Prompting("passage: ", query_prompt="query: ", layer=1)
+    all_layers = 2
+    assert load(layer=all_layers) == Prompting("passage: ", query_prompt="query: ")
+    assert load(query_prompt="ask: ") == Prompting("passage: ", query_prompt="ask: ", layer=1)
     assert load(prompt="text: ") == Prompting("text: ")
