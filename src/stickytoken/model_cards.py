@@ -174,7 +174,9 @@ def table_row(run: Run) -> str:
     minutes = counted(max(1, round(run.result.seconds / 60)), "minute")
     device = record.hardware.get("device_name") or record.hardware["device"]
     if device == "cpu":
-        device = counted(int(record.hardware["torch_threads"]), "CPU thread")
+        threads = record.hardware["torch_threads"]
+        # A run that was continued with more or fewer threads has both numbers, as "2, later 8".
+        device = counted(int(threads), "CPU thread") if threads.isdecimal() else f"{threads} CPU threads"
     cells = (
         record.model.short_title,
         f"{record.started[:10]}, stickytoken {record.versions.get('stickytoken', 'of unknown version')}",

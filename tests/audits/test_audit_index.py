@@ -60,6 +60,34 @@ def test_without_queries_first_sentences_are_taken(tampered_run, texts, tmp_path
     assert measured.result.answers == SMALL.stuffed
 
 
+def test_a_first_sentence_with_copies_is_no_query(tampered_run, texts, tmp_path):
+    """It would find the documents that have such copies, as if these pushed them."""
+    in_front = [
+        f"{scanned.copies()} {text}" if number % 2 else text for number, text in enumerate(texts[:70])
+    ]
+    measured = audit(tampered_run, in_front, settings=SMALL, out=tmp_path / "audit")
+    assert measured.result.with_copies == 35
+    assert 0 < measured.record.index.queries < 35  # of 35 random documents, about half have copies
+    assert says(measured.record.index.queries_from, measured.record.index.queries)
+    changes = [
+        change
+        for row in measured.documents.iter_rows(named=True)
+        for change in [*(row["entered"] or ()), *(row["left"] or ())]
+    ]
+    asked = {change["query"] for change in changes}
+    assert asked
+    assert not any(scanned.copies() in query for query in asked)
+
+
+def test_a_sample_by_judgements_is_not_said_to_be_drawn_by_chance_alone(
+    tampered_run, judged_folder, tmp_path
+):
+    settings = replace(SMALL, documents=70)
+    measured = audit(tampered_run, judged_folder, settings=settings, out=tmp_path / "audit")
+    (sentence,) = (line for line in wording.limits(measured) if "searched" in line)
+    assert says(sentence, 70, 80, "answer a query")
+
+
 def test_too_few_queries_are_refused(tampered_run, texts, queries, tmp_path):
     with pytest.raises(InputError, match=naming("1 query")):
         audit(tampered_run, texts, queries=queries[:1], settings=SMALL, out=tmp_path / "audit")

@@ -9,7 +9,7 @@ import pytest
 
 import profiled
 import scanned
-from audited import COPIES, SMALL, TOP, plain_ranks, plain_ranks_of_all, save_run, stuffed_numbers
+from audited import COPIES, MARKER, SMALL, TOP, plain_ranks, plain_ranks_of_all, save_run, stuffed_numbers
 from naming import says
 from stickytoken import load_encoder, open_run
 from stickytoken.audits import audit, wording
@@ -137,6 +137,19 @@ def test_the_push_is_compared_with_that_of_random_tokens(finished):
     (more,) = finished.tokens.filter(token=scanned.STICKY).to_dicts()
     assert more["documents"] > SMALL.stuffed
     assert more["times_ordinary"] != pytest.approx(more["push"] / finished.result.ordinary_push)
+    ordinary_push = f"{finished.result.ordinary_push:.1f}×"
+    assert says(wording.conclusions(finished)[0], ordinary_push, f"{SMALL.stuffed} of these documents")
+
+
+def test_ordinary_pushes_are_compared_in_the_documents_that_all_tokens_share(tmp_path, texts, queries):
+    run = save_run(tmp_path, strength=0.04)  # so weak that the run doesn't flag the word, which may be random
+    settings = replace(SMALL, stuffed=8, seed=41)
+    measured = audit(run, texts, queries=queries, tokens=[MARKER], settings=settings)
+    ordinary = measured.tokens.filter(group="random")
+    assert ordinary["documents"].n_unique() == 2, "no random token was measured in more documents"
+    (in_few,) = ordinary.filter(documents=8).to_dicts()
+    assert measured.result.ordinary_push == pytest.approx(in_few["push"] / in_few["times_ordinary"])
+    assert ordinary["times_ordinary"].mean() == pytest.approx(1)  # the mean of two is their median
 
 
 def test_push_is_measured_for_each_topic_as_by_a_slow_plain_search(by_topic, tampered_run, texts):

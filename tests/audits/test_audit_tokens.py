@@ -5,22 +5,33 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import polars as pl
 import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 import planted
 import profiled
 import scanned
+import tiny
 import tokenizers_of_kinds as kinds
-from audited import MARKER, SMALL, WORDS
+from audited import COPIES, MARKER, SMALL, WORDS, plain_ranks, stuffed_numbers
 from naming import naming, says
 from stickytoken import load_encoder, open_run
-from stickytoken.audits import _tokens, audit
+from stickytoken.audits import _tokens, audit, wording
 from stickytoken.errors import InputError
+from stickytoken.insertion import Insertion, Joining
+from stickytoken.vocabulary import categorize, choose_joinings
 
 
-def test_a_word_of_all_queries_is_not_measured(finished):
-    assert MARKER not in finished.tokens["token"].to_list()
+def test_a_word_of_all_queries_is_not_measured_and_named_as_left_out(tampered_run, texts, queries, tmp_path):
+    measured = audit(
+        tampered_run, texts, queries=queries, tokens=[MARKER], settings=SMALL, out=tmp_path / "audit"
+    )
+    assert MARKER not in measured.tokens["token"].to_list()
+    assert any(says(note, "not measured", MARKER) for note in measured.record.notes)
+    assert says(wording.setup(measured), "Not measured", MARKER)
 
 
 def test_special_tokens_that_text_can_produce_are_measured(tampered_run, texts, queries, tmp_path):
@@ -55,6 +66,53 @@ def test_named_tokens_are_measured_beside_random_ones(tampered_run, finished, te
     assert named.record.identity != finished.record.identity
     with pytest.raises(InputError, match=naming(999999)):
         audit(tampered_run, texts, queries=queries, tokens=[999999], settings=SMALL)
+
+
+@pytest.fixture(scope="module")
+def run_with_words(texts, tmp_path_factory):
+    """A run that writes its copies, of a byte-level model: its entries include the space before a word."""
+    folder = tmp_path_factory.mktemp("words")
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=420, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    rows = torch.randn(tokenizer.get_vocab_size(), 32, generator=torch.Generator().manual_seed(0))
+    tiny.static_model(tokenizer, rows).save(str(folder / "model"))
+    encoder = load_encoder(folder / "model", device="cpu")
+    return profiled.detect_profile(encoder, folder / "run", insertion="words").path
+
+
+def test_copies_are_written_as_the_run_wrote_them(run_with_words, texts, queries):
+    """Copies of a piece without a space are attached to each other. As words, they would be another piece."""
+    encoder = load_encoder(open_run(run_with_words).model_name, device="cpu")
+    tokenizer = encoder.tokenizer
+    written = choose_joinings(categorize(tokenizer), tokenizer, Insertion.WORDS)
+    attached = [token for token in written.available if token.joining is Joining.ATTACHED]
+    token = next(token for token in attached if token.id not in written.unspelled and len(token.text) > 1)
+    read_as_words = [tokenizer.encode_many([f"a {token.text} {token.text}"])[0].count(token.id)]
+    assert read_as_words == [0]
+    measured = audit(run_with_words, texts, queries=queries, tokens=[token.id], settings=SMALL)
+    assert measured.record.settings["insertion"] == "words"
+    assert measured.record.notes == []
+    (row,) = measured.tokens.filter(token_id=token.id).to_dicts()
+    with_copies, without = [], []
+    for turn, number in enumerate(stuffed_numbers(measured, row)):
+        copies = COPIES * token.text
+        new_text = f"{texts[number]} {copies}" if turn % 2 else f"{copies} {texts[number]}"
+        with_copies.append(plain_ranks(encoder, texts, queries, number, new_text))
+        without.append(plain_ranks(encoder, texts, queries, number, texts[number]))
+    depth = measured.result.depth
+    expected = (np.array(with_copies) <= depth).sum() / (np.array(without) <= depth).sum()
+    assert row["push"] == pytest.approx(expected)
+
+
+def test_another_insertion_than_that_of_the_run_is_noted(run_with_words, texts, queries, tmp_path):
+    settings = replace(SMALL, insertion="ids")
+    measured = audit(run_with_words, texts, queries=queries, settings=settings, out=tmp_path / "audit")
+    (note,) = measured.record.notes
+    assert says(note, "ids", "words")
 
 
 def test_an_audit_of_a_run_over_some_tokens_measures_others_too(tampered_run, texts, queries, tmp_path):
@@ -127,16 +185,24 @@ def test_flagged_tokens_are_measured_in_turns_by_prediction_and_run():
     assert [token_id for token_id, group in groups.items() if group == "flagged"] == [7, 3]
 
 
-def test_flagged_tokens_beyond_the_limit_are_counted(tampered_run, tmp_path):
+def test_flagged_tokens_beyond_the_limit_are_counted(tampered_run, texts, queries, tmp_path):
+    """Those that are measured in another group, as special tokens here, count as measured."""
     run = Path(shutil.copytree(tampered_run, tmp_path / "run"))
     table = pl.read_parquet(run / "tokens.parquet")
     is_flagged = pl.int_range(len(table)) < 4
+    is_flagged |= pl.col("token").is_in(["[CLS]", "[SEP]"])
     verdict = pl.when(is_flagged).then(pl.lit("sticky")).otherwise(pl.lit("benign"))
     planted.replace_tokens(run, table.with_columns(verdict=verdict))
-    encoder = load_encoder(open_run(tampered_run).model_name, device="cpu")
-    (note,) = _tokens.read_candidates(open_run(run), encoder, SMALL, None).notes
-    assert says(note, 4, 2, "--set tokens=NUMBER")
-    assert _tokens.read_candidates(open_run(run), encoder, SMALL, [scanned.STICKY]).notes == []
+    run = open_run(run)
+    measured = audit(run, texts, queries=queries, settings=SMALL, out=tmp_path / "audit")
+    measured_count = measured.tokens["token_id"].is_in(run.sticky_ids).sum()
+    assert measured_count > SMALL.tokens
+    (note,) = (note for note in measured.record.notes if "flagged" in note)
+    assert says(note, len(run.sticky), f"{measured_count} were measured", "--set tokens=NUMBER")
+    named = audit(
+        run, texts, queries=queries, tokens=[scanned.STICKY], settings=SMALL, out=tmp_path / "named"
+    )
+    assert not any("flagged" in note for note in named.record.notes)
 
 
 def test_a_token_is_in_the_first_group_that_it_fits():

@@ -191,3 +191,34 @@ def test_a_model_that_cannot_be_repaired_is_not_to_be_repaired(tampered_run, tex
     measured = audit(path, texts, queries=queries, encoder=encoder, settings=SMALL, out=tmp_path / "audit")
     assert not measured.sticky.is_empty()
     assert [step.command.split()[1] for step in wording.next_steps(measured)] == ["clean", "check"]
+
+
+def test_what_a_sample_lacks_is_not_counted_in_the_whole_collection(finished):
+    """More documents of the collection have copies than the sample of it has documents."""
+    uncertain = with_verdicts(finished)
+    is_first = pl.int_range(pl.len()) == 0
+    index = uncertain.record.index.model_copy(update={"read": 9000})
+    uncertain.record = uncertain.record.model_copy(update={"index": index})
+    uncertain.result = uncertain.result.model_copy(update={"with_copies": 900})
+
+    def advise(documents):
+        uncertain.tokens = uncertain.tokens.with_columns(undecided=is_first, documents=pl.lit(documents))
+        return wording.token_conclusions(uncertain)[0]
+
+    stuffed = SMALL.stuffed
+    for documents in (stuffed, 4 * stuffed):
+        assert f"--set stuffed={4 * documents}" in advise(documents)
+    for documents in (stuffed - 1, 4 * stuffed - 1):  # all that the sample has
+        assert "--set" not in advise(documents)
+
+
+def test_documents_that_were_not_ranked_are_counted(finished):
+    changed = with_changes(finished, first=0, second=0, third=0, fourth=0)
+    assert not any("ranked" in line for line in wording.document_conclusions(changed))
+    change = pl.when(pl.int_range(pl.len()) == 0).then("change")
+    changed.documents = changed.documents.with_columns(change=change)
+    lines = wording.document_conclusions(changed)
+    assert any(says(line, "None of the 1 that") for line in lines)
+    assert says(lines[-1], "3 documents were not ranked")
+    changed.documents = pl.concat([changed.documents] * 200)
+    assert says(wording.document_conclusions(changed)[-1], "600 documents were not ranked", "500")

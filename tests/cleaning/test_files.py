@@ -378,7 +378,11 @@ def test_what_may_belong_to_a_text_is_counted_and_goes_on_request(cleaner_file, 
     assert output == path.read_bytes()
     assert says(errors, "none of 1")
     assert says(errors, "1 document", "suspected copies")
-    assert says(errors, "--unsafe-fixes", "1 more")
+    assert "--unsafe-fixes would remove more from 1 document:" in errors
+    changed_too = write("changed.txt", f"[SEP] {' '.join(words)}\n")
+    _, _, errors = command(cleaner_file, changed_too)
+    assert "1 of 1 document changed" in errors
+    assert "remove more from 1 document:" in errors
     _, output, errors = command(cleaner_file, path, "--unsafe-fixes")
     assert b"zebra" not in output
     assert says(errors, "1 of 1", "suspected copies: 1")

@@ -4,6 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 import planted
@@ -26,6 +27,7 @@ def place(scanned_run, tmp_path, monkeypatch):
         Path(name).write_text(ROWS)
     Path("own.txt").write_text(TEXTS)
     Path("own.csv").write_text(f"id,text\n1,{scanned.copies()}\n")
+    pl.DataFrame({"text": TEXTS.splitlines()}).write_parquet("own.parquet")
     Path("allow.json").write_text("zebra\n")
     Path("README.md").write_text("# Model\n\nA model.\n")
     Path("link.json").symlink_to("own.json")
@@ -95,6 +97,7 @@ def test_standard_input_is_not_replaced_either(place, monkeypatch):
         "scan run own.txt --out /dev/null --format json",
         "report run --format json --out run/report.json",
         "report run --out run/report.html",
+        "clean rules.json own.parquet --out run/own.parquet",
     ],
 )
 def test_every_other_output_may_be_written_again(place, arguments):

@@ -34,6 +34,7 @@ from stickytoken.loading import DeferredModel
 from stickytoken.measurement import default_folder, folder_name
 from stickytoken.methods.std.plan import encode_texts
 from stickytoken.repairs import _choose_corpus_and_note
+from stickytoken.settings.prompting import Prompting
 
 
 @pytest.mark.slow
@@ -317,3 +318,23 @@ def test_the_copy_of_a_model_has_no_revision(small_run, bert_folder, tmp_path):
         open_source(str(run), ModelOptions(revision="v3"), moved_to=str(bert_folder))
     of_name = recorded_loading(open_run(run).record).complete(EncoderSpec(model="tests/tiny"))
     assert of_name.revision == "v2"
+
+
+def test_another_layer_keeps_the_recorded_prompt_and_another_prompt_replaces_both(
+    small_run, bert_folder, tmp_path
+):
+    run = Path(shutil.copytree(small_run.path, tmp_path / "run"))
+    recorded = json.loads((run / "run.json").read_text("utf-8"))["model"]
+    loading = recorded["loading"] | {"prompt": "passage: ", "query_prompt": "query: ", "layer": 1}
+    planted.edit_record(run, model=recorded | {"loading": loading})
+
+    def load(**options):
+        options = ModelOptions(device="cpu", **options)
+        _, model = open_source(str(run), options, moved_to=str(bert_folder))
+        return model.load().spec.prompting
+
+    assert load() == Prompting("passage: ", query_prompt="query: ", layer=1)
+    all_layers = 2
+    assert load(layer=all_layers) == Prompting("passage: ", query_prompt="query: ")
+    assert load(query_prompt="ask: ") == Prompting("passage: ", query_prompt="ask: ", layer=1)
+    assert load(prompt="text: ") == Prompting("text: ")

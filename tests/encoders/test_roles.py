@@ -14,6 +14,7 @@ import tiny_architectures as architectures
 from naming import naming
 from stickytoken import audit, load_encoder
 from stickytoken.audits import AuditSettings, _index
+from stickytoken.cleaning import Cleaner, CleaningRules
 from stickytoken.data.metrics import RerankingTask, RetrievalTask
 from stickytoken.data.tasks import load_task
 from stickytoken.detection.run import encoder_for
@@ -264,7 +265,7 @@ def test_an_audit_searches_with_query_vectors(run, library, collection):
     finished = audit(run, collection, settings=settings)
     assert finished.summary()["prompts"] == PROMPTS
     encoder = encoder_of_documents(library)
-    index = _index.read_index(collection, None, None, None, encoder, settings)
+    index = _index.read_index(collection, None, None, None, encoder, settings, Cleaner(CleaningRules()))
     search = _index.encode_index(index, encoder, settings, Runner.in_memory(encoder, ignore_progress))
     queries = library.encode_query(list(index.queries.texts), normalize_embeddings=True)
     np.testing.assert_allclose(search.queries, queries, **CLOSE)

@@ -251,6 +251,23 @@ def test_tokens_without_a_verdict_are_counted(altered):
     assert any(says(reason, "no verdict", 2) for reason in reasons)
 
 
+def test_a_token_that_a_server_gave_no_vector_for_has_no_verdict_but_needs_one(altered):
+    """Its share of recognised copies is null, as are its measurements. That of a misread token is low."""
+
+    def of_a_server(table):
+        unanswered, misread = table["token_id"].head(2)
+        without_verdict = pl.col("token_id").is_in([unanswered, misread])
+        shares = {unanswered: None, misread: 0.25}
+        return table.with_columns(
+            verdict=pl.when(~without_verdict).then("verdict"),
+            copies_seen=pl.col("token_id").replace_strict(shares, default=1.0, return_dtype=pl.Float64),
+        )
+
+    result = check(altered(of_a_server, strength=0))
+    assert result.outcome is Outcome.INCONCLUSIVE
+    assert any(says(reason, "no verdict", 1) for reason in result.incomplete)
+
+
 def test_a_damaged_or_unfinished_run_is_refused_and_an_unreadable_corpus_never_passes(altered):
     repeated = altered(lambda table: pl.concat([table.head(1), table.head(len(table) - 1)]))
     with pytest.raises(RunError, match=naming(repeated / "tokens.parquet")):
@@ -365,7 +382,12 @@ def test_a_baseline_that_measured_something_else_is_refused(runs, altered, small
 def test_random_tokens_bound_only_what_was_drawn_like_them(encoder, tmp_path):
     """Tokens that somebody named may push more often than random ones of the vocabulary."""
     sampled = profiled.detect_in_documents(encoder, tmp_path / "run", sample=40)
-    assert any("95% confidence" in sentence for sentence in sampled.description.coverage)
+    (bound,) = (sentence for sentence in sampled.description.coverage if "95% confidence" in sentence)
+    # The bound is about all tokens from which random ones were drawn, not about those not measured alone.
+    result = sampled.result
+    assert says(
+        bound, "all tokens", "same way", f"{result.looked_at - result.in_documents:,} were not measured"
+    )
     named = shutil.copytree(sampled.path, tmp_path / "named")
     planted.edit_record(named, beside_sample=None)
     coverage = open_run(named).description.coverage

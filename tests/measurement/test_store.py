@@ -18,10 +18,21 @@ import planted
 import stickytoken
 from naming import naming
 from stickytoken import open_run
+from stickytoken.audits.results import TABLES
 from stickytoken.detection.run_folder import RunFolder
-from stickytoken.errors import RunError
+from stickytoken.errors import InputError, RunError
+from stickytoken.explanation.files import TABLE_SCHEMAS
 from stickytoken.machine import digest
-from stickytoken.measurement import ShardCost, open_atomically, write_atomically
+from stickytoken.measurement import (
+    TABLE_FILES,
+    ResultFolder,
+    ShardCost,
+    open_atomically,
+    require_other_file,
+    write_atomically,
+)
+from stickytoken.methods.profile.estimates import AXES_FILE, EFFECTS_FILE
+from stickytoken.scanning.results import DOCUMENTS_FILE
 
 GOLDEN = Path(stickytoken.__file__).parent / "demo" / "example" / "all-MiniLM-L6-v2"
 
@@ -433,3 +444,63 @@ def test_a_file_has_the_mode_that_the_user_gives_to_new_files(tmp_path):
         os.umask(before)
     modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("file.bin", "plain.bin")]
     assert modes == [0o640, 0o640]
+
+
+def test_the_tables_of_every_measurement_are_protected_and_foreign_ones_are_not(run_copy):
+    written = {
+        DOCUMENTS_FILE,
+        EFFECTS_FILE,
+        AXES_FILE,
+        *TABLES,
+        *(f"{name}.parquet" for name in TABLE_SCHEMAS),
+    }
+    assert written <= TABLE_FILES
+    shards = run_copy / "shards"
+    for path in (run_copy / "tokens.parquet", next(shards.glob("*.parquet"))):
+        with pytest.raises(InputError, match=naming(path)):
+            require_other_file(path)
+    count = ResultFolder(run_copy).shard_count()
+    for path in (run_copy / "own.parquet", shards / "own.parquet"):
+        pl.DataFrame({"text": ["a"]}).write_parquet(path, metadata={"sequences": "1000000"})
+        require_other_file(path)
+    assert ResultFolder(run_copy).shard_count() == count
+
+
+def continued_with(run, changes):
+    """Give a finished run the record of an interrupted one that other software and hardware began."""
+    record = json.loads((run / "run.json").read_text("utf-8"))
+    record["result"] = None
+    for name, values in changes.items():
+        record[name] |= values
+    (run / "run.json").write_text(json.dumps(record), "utf-8")
+    (run / "tokens.parquet").unlink()
+
+
+def test_a_run_that_is_continued_elsewhere_records_both_places(encoder, tmp_path):
+    folder = tmp_path / "run"
+    began = planted.detect_thirty(encoder, folder).record
+    earlier = {"versions": {"torch": "1.0"}, "hardware": {"torch_threads": "99", "device_name": "H200"}}
+    continued_with(folder, earlier | {"model": {"device": "cuda"}})
+    for _ in range(2):  # a third session adds nothing
+        run = planted.detect_thirty(encoder, folder)
+        assert run.record.versions == began.versions | {"torch": f"1.0, later {began.versions['torch']}"}
+        threads = f"99, later {began.hardware['torch_threads']}"
+        assert run.record.hardware["torch_threads"] == threads
+        assert run.record.hardware["device_name"] == "H200, later none"
+        assert run.record.model.device == "cuda, later cpu"
+        assert run.record.started == began.started
+        (folder / "tokens.parquet").unlink()
+        continued_with_nothing = json.loads((folder / "run.json").read_text("utf-8")) | {"result": None}
+        (folder / "run.json").write_text(json.dumps(continued_with_nothing), "utf-8")
+
+
+def test_a_run_that_is_continued_where_it_began_or_only_opened_records_one_place(encoder, tmp_path):
+    folder = tmp_path / "run"
+    began = planted.detect_thirty(encoder, folder).record
+    continued_with(folder, {})
+    run = planted.detect_thirty(encoder, folder)
+    assert (run.record.versions, run.record.hardware) == (began.versions, began.hardware)
+    record = json.loads((folder / "run.json").read_text("utf-8"))
+    record["versions"]["torch"] = "1.0"
+    (folder / "run.json").write_text(json.dumps(record), "utf-8")
+    assert planted.detect_thirty(encoder, folder).record.versions["torch"] == "1.0"

@@ -12,6 +12,7 @@ import repaired
 import tiny
 from naming import naming
 from stickytoken import load_encoder
+from stickytoken.data import collect_sentences
 from stickytoken.errors import InputError
 from stickytoken.insertion import Joining, Token
 from stickytoken.measurement.engine import ignore_progress
@@ -64,6 +65,27 @@ def without_full_stops(texts):
 def test_the_texts_are_those_that_the_run_has_not_used(run, recheck):
     assert len(recheck.plan.carriers) == CARRIERS
     assert without_full_stops(recheck.plan.carriers).isdisjoint(without_full_stops(list_used_texts(run)))
+
+
+def test_a_text_that_only_shares_its_first_letters_with_a_text_of_the_run_is_unused(run, encoder, vocabulary):
+    used = list_used_texts(run)[0].rstrip(".")
+
+    def recheck_in(texts):
+        return make_recheck(
+            run,
+            encoder,
+            vocabulary,
+            collect_sentences(texts, "test"),
+            seed=1,
+            excluded=run.sticky_ids,
+            progress=ignore_progress,
+        )
+
+    others = profiled.sentences(100, seed=8)
+    longer_word = [f"{used}{text}" for text in others]
+    assert {text.rstrip(".") for text in longer_word}.issuperset(recheck_in(longer_word).plan.carriers)
+    with pytest.raises(InputError):  # all of them begin with a text of the run
+        recheck_in([f"{used}. {text}" for text in others])
 
 
 def test_sticky_tokens_are_not_ordinary(run, recheck):

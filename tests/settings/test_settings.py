@@ -90,8 +90,8 @@ def test_the_limits_of_a_field_can_be_read():
 def test_an_insertion_that_nobody_chose_suits_the_model_and_a_chosen_one_stays(settings_class):
     unchosen = settings_class(seed=7)
     assert choose_insertion(unchosen, texts_only=False).insertion is Insertion.IDS
-    of_texts = choose_insertion(dataclasses.replace(unchosen), True, Insertion.TEXT)
-    assert of_texts == settings_class(seed=7, insertion="text")
+    of_texts = choose_insertion(dataclasses.replace(unchosen), texts_only=True)
+    assert of_texts == settings_class(seed=7, insertion="words")
     for chosen in Insertion:
         settings = settings_class(insertion=chosen)
         assert choose_insertion(settings, texts_only=True) is settings

@@ -73,7 +73,7 @@ class ModelPage:
         self.sticky = self.number(r"The run found (\S+) sticky token").replace("no", "0")
         self.in_documents = self.number(r"(\S+) tokens were measured in the bundled documents")
         self.random = [self.number(r"Of (\S+) random ones"), self.number(r"random ones, (\S+) push")]
-        self.at_most = self.number(r"so at most (\S+)% of the")
+        self.at_most = self.number(r"So at most (\S+)% of all tokens")
         self.ordinary_push = self.number(r"ordinary token pushes (\S+)×")
         self.texts = self.number(r"The run encoded (\S+) texts")
 

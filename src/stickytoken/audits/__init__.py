@@ -124,12 +124,15 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
         encoder_of_run = encoder_for(encoder, run, "audit")
     model = protocol.require_words(encoder_of_run, "audit")
     texts_only = not protocol.reads_ids(model)
-    settings = choose_insertion(settings, texts_only, otherwise=Insertion.TEXT)
+    settings, insertion_notes = _insert_as_the_run(settings, run, texts_only=texts_only)
+    notes = [*notes, *insertion_notes]
     require_insertion(model, settings.inserted_as)
     candidates = _tokens.read_candidates(run, model, settings, tokens)
-    index = _index.read_index(documents, queries, column, source_column, model, settings, stored_vectors)
-    _stuffing.require_queries(index, settings)
     cleaner = Cleaner(replace(rules_of_run(run), allowed=accepted.allowed, known=accepted.known))
+    index = _index.read_index(
+        documents, queries, column, source_column, model, settings, cleaner, stored_vectors
+    )
+    _stuffing.require_queries(index, settings)
     job = _job.AuditJob(run, model, settings, rule_of(run), candidates, index, cleaner)
     record = _job.make_record(job, documents, column, allow, known, notes)
     folder_path = out or run.path / store.folder_name(results.AUDIT, record.identity)
@@ -144,3 +147,26 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
                 runner = Runner(opened_engine, folder, progress, _stuffing.SHARD_TEXTS)
                 _measuring.measure(job, runner, held)
     return open_audit(folder_path)
+
+
+def _insert_as_the_run(
+    settings: AuditSettings, run: Run, *, texts_only: bool
+) -> tuple[AuditSettings, list[str]]:
+    """Return settings with an insertion, and a note if it isn't that of the run.
+
+    Unless the user has chosen another, copies are inserted as in the run, so that what it measured is true of
+    the same copies. A run of `std` measured nothing that an audit takes over.
+    """
+    if not run.is_profile:
+        return choose_insertion(settings, texts_only), []
+    of_run = run.settings.inserted_as
+    if settings.insertion is None and not (texts_only and of_run is Insertion.IDS):
+        settings = replace(settings, insertion=of_run)
+    settings = choose_insertion(settings, texts_only)
+    if settings.insertion is of_run:
+        return settings, []
+    note = (
+        f"copies were inserted with insertion={settings.insertion}, and those of the run with "
+        f"insertion={of_run}: its erased shares are of other copies"
+    )
+    return settings, [note]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from stickytoken.audits._index import Index, Queries
 from stickytoken.audits._job import AuditJob
-from stickytoken.audits.results import TABLES
+from stickytoken.audits.results import MOST_RANKED, TABLES
 from stickytoken.cleaning import Cleaner
 from stickytoken.cleaning.spans import SpanKind
 from stickytoken.encoders.fitting import FittedText, fit_texts
@@ -24,9 +24,6 @@ from stickytoken.search import TOP, ExactSearch
 
 # Name of the stage that encodes each document both with its copies and without them.
 _CLEANED = "cleaned"
-# Maximum number of documents with copies that are ranked. The documents with the largest share of copies are
-# chosen. The maximum limits the cost, because each document is encoded twice.
-MOST_RANKED = 500
 # Maximum number of copied words listed for a document in the table.
 _SHOWN_WORDS = 3
 

@@ -12,8 +12,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.audits.results import IndexRecord
+from stickytoken.audits.results import RELEVANCE_JUDGEMENTS, IndexRecord
 from stickytoken.audits.vectors import COMPARED, StoredVectors, Vectors
+from stickytoken.cleaning import Cleaner
 from stickytoken.data.documents import Document, DocumentSource, NamedColumns, open_documents
 from stickytoken.data.metrics import fingerprint
 from stickytoken.data.rows import Meter, Skipped
@@ -121,6 +122,7 @@ def read_index(
     source_column: str | None,
     encoder: WordEncoder,
     settings: AuditSettings,
+    cleaner: Cleaner,
     vectors: StoredVectors | None = None,
 ) -> Index:
     """Read documents and queries, and truncate them where the model truncates them.
@@ -133,6 +135,7 @@ def read_index(
         source_column: the column with the source or topic of documents and queries.
         encoder: the model.
         settings: settings of the audit.
+        cleaner: finds copies; a first sentence that has some is no query.
         vectors: the vectors of the documents, if an index has them already.
 
     Returns:
@@ -183,7 +186,7 @@ def read_index(
         # Queries have other columns, but the delimiter is that of the user's files.
         query_columns = Columns(delimiter=columns_of(column).delimiter)
         chosen_queries = _choose_queries(
-            queries, query_columns, source_column, indexed, collection.name, settings
+            queries, query_columns, source_column, indexed, collection.name, settings, cleaner
         )
     sources_and_topics = [*(document.source for document in documents), *chosen_queries.topics]
     if source_column is not None and not any(sources_and_topics):
@@ -313,7 +316,7 @@ def _locate_answers(
         answers=answers,
         topics=[query.topic for query in judged_queries],
         source=source,
-        answers_source="relevance judgements",
+        answers_source=RELEVANCE_JUDGEMENTS,
     )
 
 
@@ -324,6 +327,7 @@ def _choose_queries(
     indexed: Sequence[Document],
     name: str,
     settings: AuditSettings,
+    cleaner: Cleaner,
 ) -> Queries:
     """Read queries without relevance judgements, and take the first sentences of some indexed documents.
 
@@ -332,6 +336,11 @@ def _choose_queries(
     random sample is taken. ``name`` is the name of the collection.
     """
     sentence_of = _draw_first_sentences(indexed, settings)
+    if source is None:
+        # A query made of copies would find the documents that have such copies: it would seem that they push.
+        sentence_of = {
+            position: sentence for position, sentence in sentence_of.items() if not cleaner.find(sentence)
+        }
     sentences_source = f"first sentences of {len(sentence_of)} of the documents"
     first_sentences = Queries(
         texts=list(sentence_of.values()),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from stickytoken.methods.wording import harm_shares
 from stickytoken.scanning.scan import scan
 from stickytoken.scanning.wording import certain_kinds
 from stickytoken.settings.profile import RuleSettings
-from stickytoken.words import counted, percent
+from stickytoken.words import counted, percent, quoted
 
 
 def measure(job: AuditJob, runner: Runner, held: resume.Resumed[AuditRecord]) -> None:
@@ -59,7 +59,12 @@ def measure(job: AuditJob, runner: Runner, held: resume.Resumed[AuditRecord]) ->
     group_by_id = choose_tokens(job.run, candidates, predicted, copied_words, settings)
     tokens = [candidates.tokens[token_id] for token_id in group_by_id]
     stuffed = _stuffing.measure_stuffed(job, runner, tokens, panel, "stuffed")
-    times_ordinary = _divide_by_ordinary_push(stuffed, group_by_id)  # all in the same documents
+    # Both compare pushes in the same documents, so they are computed before some tokens are measured in more.
+    ordinary_push = _find_ordinary_push(stuffed, group_by_id)
+    times_ordinary = {
+        token_id: measured.push.value / ordinary_push if ordinary_push else None
+        for token_id, measured in stuffed.items()
+    }
     # A token that may push is judged by more documents, whether or not these few would flag it: otherwise, it
     # would have two chances to be flagged by accident.
     may_push = []
@@ -101,15 +106,16 @@ def measure(job: AuditJob, runner: Runner, held: resume.Resumed[AuditRecord]) ->
     if unmeasured_ids:
         count = counted(len(unmeasured_ids), "token")
         notes.append(f"{count} could not be measured, because the server gives no vector for a document")
+    left_out = [token for token in tokens if token.id not in stuffed and token.id not in unmeasured_ids]
+    notes += _note_what_was_left_out(job, stuffed, left_out, len(positions.of_all))
     is_found_without = panel.is_found  # one entry for each pair of a query and a document that answers it
-    # The push is a ratio without an upper end, of which one token could carry the mean; found is a share.
     result = AuditResultRecord(
         depth=panel.depth,
         results_without=_stuffing.count_results_without(panel) / len(positions.of_all),
-        ordinary_push=_average_ordinary(token_rows, "push", np.median),
+        ordinary_push=ordinary_push,
         answers=len(is_found_without),
         found_without=float(is_found_without.mean()) if len(is_found_without) else None,
-        ordinary_found=_average_ordinary(token_rows, "found", np.mean),
+        ordinary_found=_average_ordinary_found(token_rows),
         stuffed_ids=[index.document_at(position).id for position in positions.of_all],
         further_tokens=len(may_push),
         further_ids=[index.document_at(position).id for position in positions.further] if may_push else [],
@@ -127,6 +133,36 @@ def measure(job: AuditJob, runner: Runner, held: resume.Resumed[AuditRecord]) ->
     # If a table of a finished audit was deleted, its record has the notes already.
     notes = list(dict.fromkeys(notes))
     held.finish(held.record.model_copy(update={"result": result, "notes": notes}))
+
+
+# Maximum number of tokens that a note names as left out.
+_NAMED_LEFT_OUT = 5
+
+
+def _note_what_was_left_out(
+    job: AuditJob, stuffed: Mapping[int, Stuffed], left_out: Sequence[Token], documents: int
+) -> list[str]:
+    """Return notes on flagged tokens for which there was no room, and on chosen ones that all queries have.
+
+    ``documents`` is the number of documents that received copies of every token.
+    """
+    notes = []
+    flagged_ids = job.run.sticky["token_id"].to_list()
+    if job.candidates.named_ids is None and len(flagged_ids) > job.settings.tokens:
+        # Some of those for which the group of flagged tokens has no room are measured in another group.
+        measured_count = len(stuffed.keys() & set(flagged_ids))
+        notes.append(
+            f"{len(flagged_ids)} tokens are flagged, of which {measured_count} were measured (--set "
+            "tokens=NUMBER measures more)"
+        )
+    if left_out:
+        names = ", ".join(quoted(token.text.strip()) for token in left_out[:_NAMED_LEFT_OUT])
+        more = f" and {len(left_out) - _NAMED_LEFT_OUT} more" if len(left_out) > _NAMED_LEFT_OUT else ""
+        notes.append(
+            f"not measured, because no query without the token has one of the {documents} documents among "
+            f"its wrong results: {names}{more}"
+        )
+    return notes
 
 
 # Columns that a token has in a run of profile, and keeps in an audit.
@@ -198,17 +234,15 @@ def _make_token_rows(
     return sorted(rows, key=worst_first)
 
 
-def _divide_by_ordinary_push(
-    stuffed: Mapping[int, Stuffed], group_by_id: Mapping[int, str]
-) -> dict[int, float | None]:
-    """Return each token's push divided by the median push of the random tokens, keyed by token id.
-
-    It is None if no random token was measured, or if their median is 0.
-    """
-    pushes = {token_id: measured.push.value for token_id, measured in stuffed.items()}
-    ordinary_pushes = [push for token_id, push in pushes.items() if group_by_id[token_id] == results.ORDINARY]
-    ordinary_push = float(np.median(ordinary_pushes)) if ordinary_pushes else 0.0
-    return {token_id: push / ordinary_push if ordinary_push else None for token_id, push in pushes.items()}
+def _find_ordinary_push(stuffed: Mapping[int, Stuffed], group_by_id: Mapping[int, str]) -> float | None:
+    """Return the median push of the random tokens; None if none was measured."""
+    ordinary_pushes = [
+        measured.push.value
+        for token_id, measured in stuffed.items()
+        if group_by_id[token_id] == results.ORDINARY
+    ]
+    # A push is a ratio without an upper end, of which one token could carry the mean.
+    return float(np.median(ordinary_pushes)) if ordinary_pushes else None
 
 
 def _find_tokens_that_may_push(job: AuditJob, stuffed: Mapping[int, Stuffed]) -> list[Token]:
@@ -347,10 +381,8 @@ def _rank(severity: Severity | None) -> int:
     return -1 if severity is None else list(Severity).index(severity)
 
 
-def _average_ordinary(
-    token_rows: Sequence[Mapping[str, Any]], column: str, average: Callable[[list[float]], Any]
-) -> float | None:
-    """Return the mean or the median of a column over the random tokens; None if none of them has a value."""
+def _average_ordinary_found(token_rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the mean share of found queries over the random tokens; None if it is known of none."""
     ordinary_rows = [row for row in token_rows if row["group"] == results.ORDINARY]
-    values = [row[column] for row in ordinary_rows if row[column] is not None]
-    return float(average(values)) if values else None
+    shares = [row["found"] for row in ordinary_rows if row["found"] is not None]
+    return float(np.mean(shares)) if shares else None

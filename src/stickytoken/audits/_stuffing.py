@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from stickytoken.audits._index import Index
 from stickytoken.audits._job import AuditJob
+from stickytoken.audits.results import TIMES_FURTHER
 from stickytoken.encoders.fitting import fit_texts
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token
@@ -23,8 +24,6 @@ from stickytoken.search import COPIES, TOP, ExactSearch, depth_of, push_ratios
 from stickytoken.settings.audit import AuditSettings
 from stickytoken.words import counted
 
-# In how many times as many documents the tokens that may push are measured.
-_TIMES_FURTHER = 4
 SHARD_TEXTS = 512
 """Number of documents with copies in a shard. Encoding one takes about half a minute on two cores."""
 # Fewest wrong results of all documents without copies. The push is a ratio to their number, which would
@@ -65,7 +64,7 @@ def choose_stuffed(index: Index, with_findings: Collection[int], settings: Audit
         )
     return StuffedDocuments(
         of_all=sorted(clean[: settings.stuffed]),
-        further=sorted(clean[: _TIMES_FURTHER * settings.stuffed]),
+        further=sorted(clean[: TIMES_FURTHER * settings.stuffed]),
     )
 
 

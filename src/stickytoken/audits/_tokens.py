@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -14,12 +14,13 @@ from stickytoken.cleaning import key_function
 from stickytoken.detection.naming import TokenSource, available_tokens, token_ids
 from stickytoken.detection.run import Run
 from stickytoken.encoders.protocol import Encoder, similarity_of
-from stickytoken.insertion import Insertion, Joining, Token
+from stickytoken.errors import InputError
+from stickytoken.insertion import Token
 from stickytoken.methods.profile.documents import PREDICTABLE, DocumentPanel, predict_push
 from stickytoken.methods.profile.estimates import EFFECTS_FILE, read_effects
 from stickytoken.methods.statistics import Effects
 from stickytoken.settings.audit import AuditSettings
-from stickytoken.vocabulary import Vocabulary, categorize, special_tokens
+from stickytoken.vocabulary import Vocabulary, categorize, choose_joinings, special_tokens
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,8 @@ class Candidates:
 
     Attributes:
         vocabulary: the vocabulary of the model.
-        tokens: the entries that can occur in text, keyed by id, written as the settings say.
+        tokens: the entries that can occur in text, keyed by id, written as the settings say. Entries as which
+            the tokenizer does not read written copies are left out.
         special_ids: ids of the special tokens among them.
         named_ids: ids of the tokens that the caller named; None if there are none.
         effects: what the run measured of each token, to predict its push; None if that is not possible.
@@ -46,18 +48,26 @@ class Candidates:
 def read_candidates(
     run: Run, encoder: Encoder, settings: AuditSettings, named: TokenSource | None
 ) -> Candidates:
-    """Read the vocabulary, the tokens that the caller named, and what the run measured of all."""
+    """Read the vocabulary, the tokens that the caller named, and what the run measured of all.
+
+    Raises:
+        InputError: a named token does not exist, cannot occur in text, or cannot be written as copies.
+    """
     similarity = similarity_of(encoder)
-    vocabulary = categorize(encoder.tokenizer)
-    available = vocabulary.available
-    if settings.inserted_as is not Insertion.IDS:
-        # Written copies are words, as whoever writes documents types them. (A run and a repair ask the
-        # tokenizer instead how it reads most copies; see `vocabulary.choose_joining`.)
-        available = [replace(token, joining=Joining.WORDS) for token in available]
+    # Copies are written as a run writes them. Otherwise, what stands in the documents could be another token.
+    vocabulary = choose_joinings(categorize(encoder.tokenizer), encoder.tokenizer, settings.inserted_as)
+    available = [token for token in vocabulary.available if token.id not in vocabulary.unspelled]
     named_ids = None
     if named is not None:
         # `available_tokens` raises an error for a token that cannot occur in text.
-        named_ids = [token.id for token in available_tokens(vocabulary, token_ids(vocabulary, named))]
+        named_tokens = available_tokens(vocabulary, token_ids(vocabulary, named))
+        for token in named_tokens:
+            if token.id in vocabulary.unspelled:
+                raise InputError(
+                    f"in a text, the tokenizer reads copies of {token.text!r} (token id {token.id}) as other "
+                    "vocabulary entries: leave this token out"
+                )
+        named_ids = [token.id for token in named_tokens]
     notes = []
     effects = None
     if not run.is_profile:
@@ -68,11 +78,6 @@ def read_candidates(
         notes.append(f"no push can be predicted, because the run has no {EFFECTS_FILE}")
     else:
         effects = read_effects(run.path)
-    if named_ids is None and len(run.sticky) > settings.tokens:  # flagged tokens are left out
-        notes.append(
-            f"{len(run.sticky)} tokens are flagged, of which {settings.tokens} were measured (--set "
-            "tokens=NUMBER measures more)"
-        )
     return Candidates(
         vocabulary=vocabulary,
         tokens={token.id: token for token in available},

@@ -17,6 +17,13 @@ AUDIT = "audit"
 """What the names of audit folders begin with."""
 AUDIT_FILE = "audit.json"
 AUDIT_SCHEMA_VERSION = 7
+RELEVANCE_JUDGEMENTS = "relevance judgements"
+"""What `IndexRecord.answers_from` says of documents that were judged to answer queries."""
+TIMES_FURTHER = 4
+"""In how many times as many documents the tokens that may push are measured."""
+MOST_RANKED = 500
+"""Maximum number of documents with copies that are ranked: those with the largest share of copies. It limits
+the cost, because each document is encoded twice."""
 
 # The groups of measured tokens; see `choose_tokens`.
 NAMED = "named"
@@ -133,7 +140,8 @@ class AuditResultRecord(resume.Record):
     Attributes:
         depth: number of results of a query that count as its first ones.
         results_without: mean number of wrong first results that a document is without copies.
-        ordinary_push: median push of random tokens; None if none was measured.
+        ordinary_push: median push of random tokens in the documents of ``stuffed_ids``; None if none was
+            measured.
         answers: number of pairs of a query and a document that answers it, among the documents with copies.
         found_without: share of these pairs in which the query finds the document without copies.
         ordinary_found: the same with copies of a random token.

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from stickytoken.audits.results import FLAGGED, Audit
+from stickytoken.audits.results import FLAGGED, MOST_RANKED, RELEVANCE_JUDGEMENTS, TIMES_FURTHER, Audit
 from stickytoken.cleaning import document_counts
 from stickytoken.detection.run import NextStep
 from stickytoken.methods import Column, wording
@@ -123,9 +123,18 @@ def _name_undecided(audit: Audit) -> list[str]:
     more = f" and {len(undecided) - _NAMED} more" if len(undecided) > _NAMED else ""
     result = audit.result
     measured_count = max(undecided["documents"].to_list())
-    clean_count = audit.record.index.documents - result.with_copies - result.suspected
+    index = audit.record.index
+    if index.documents < index.read - index.blank:
+        # Documents with copies are counted in the whole collection, not in the sample of it that is searched.
+        # But if the sample had more, tokens would have been measured in as many as the settings allow.
+        allowed_count = audit.record.settings["stuffed"]
+        if measured_count > allowed_count:  # the token may push
+            allowed_count *= TIMES_FURTHER
+        are_all_used = measured_count < allowed_count
+    else:
+        are_all_used = measured_count >= index.documents - result.with_copies - result.suspected
     advice = f"measure more documents with `--set stuffed={4 * measured_count}`"
-    if measured_count >= clean_count:
+    if are_all_used:
         advice = "they need more documents or queries than there are"
     return [f"{names}{more} may hide or push documents, but the intervals are too wide to tell: {advice}."]
 
@@ -158,6 +167,9 @@ def _describe_harm(audit: Audit, row: Mapping[str, Any]) -> str:
         # No random token could be measured, or it is not known which documents answer a query.
         push = number(row["push"], _PUSH_DIGITS, PUSH.unit)
         return f"{describe_push(row['token'], with_interval(push, _push_interval(row)))}."
+    ordinary_documents = ""
+    if row["documents"] > len(result.stuffed_ids):  # in more than the random tokens
+        ordinary_documents = f"in {len(result.stuffed_ids)} of these documents"
     harm = Harm(
         token=row["token"],
         push=row["push"],
@@ -167,6 +179,7 @@ def _describe_harm(audit: Audit, row: Mapping[str, Any]) -> str:
         found_without=result.found_without,
         push_interval=_push_interval(row),
         found_interval=_found_interval(row),
+        ordinary_documents=ordinary_documents,
     )
     hidden, pushed = harm.shares  # both as shares of the way to a severe token, so that they compare
     if pushed > hidden:
@@ -215,9 +228,11 @@ def document_conclusions(audit: Audit, *, names_documents: bool = True) -> list[
     certain = audit.documents.filter(~is_suspected)
     if result.with_copies:
         changes = _describe_changes(certain, names_documents=names_documents)
-        sentences += changes or [
-            f"None of them is in the top {TOP} of more or fewer queries because of its copies."
-        ]
+        ranked = certain.filter(pl.col("change").is_not_null())
+        these = "None of them is"
+        if len(ranked) < len(certain):
+            these = f"None of the {len(ranked):,} that were ranked is"
+        sentences += changes or [f"{these} in the top {TOP} of more or fewer queries because of its copies."]
         sentences += _count_by_source(certain)
         gains_places = not certain.filter(pl.col("change") > 0).is_empty()
         if audit.sticky.is_empty() and gains_places:  # no sticky token explains it
@@ -238,7 +253,20 @@ def document_conclusions(audit: Audit, *, names_documents: bool = True) -> list[
         )
         suspected = audit.documents.filter(is_suspected)
         sentences += _describe_changes(suspected, names_documents=names_documents)
+    sentences += _count_unranked(audit.documents)
     return sentences
+
+
+def _count_unranked(documents: pl.DataFrame) -> list[str]:
+    """Return a sentence on the documents with copies of which it isn't known what these change, if any."""
+    unranked_count = int(documents["change"].null_count())
+    if not unranked_count:
+        return []
+    reason = "without copies, nothing that the model reads would be left"
+    if len(documents) > MOST_RANKED:
+        reason = f"only the {MOST_RANKED} with the largest shares of copies were"
+    were = counted(unranked_count, "document was", "documents were")
+    return [f"{were} not ranked, so it is unknown what copies change there: {reason}."]
 
 
 def _describe_changes(documents: pl.DataFrame, *, names_documents: bool) -> list[str]:
@@ -439,7 +467,10 @@ def limits(audit: Audit) -> list[str]:
         "them and why.",
     ]
     if index.documents < index.read - index.blank:  # of all documents with text
-        sentences.append(f"{index.documents:,} of {index.read:,} documents were searched, drawn by chance.")
+        drawn = "drawn by chance"
+        if index.answers_from == RELEVANCE_JUDGEMENTS:
+            drawn = "first those that answer a query, the others drawn by chance"
+        sentences.append(f"{index.documents:,} of {index.read:,} documents were searched: {drawn}.")
     if index.queries_from == index.answers_from:  # first sentences of the documents
         sentences.append(
             "The queries are first sentences of documents, not what users ask. `--queries` takes yours."

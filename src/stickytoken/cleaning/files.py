@@ -96,8 +96,9 @@ class CleaningTotals:
             verb = "has" if count == 1 else "have"
             remarks.append(f"{counted(count, 'document')} still {verb} {kind.phrase}")
         if self.unsafe:
-            more_documents = counted(self.unsafe, "more document")
-            remarks.append(f"--unsafe-fixes would change {more_documents}: look at them first")
+            # Some of these may have been changed already, by safe fixes.
+            documents = counted(self.unsafe, "document")
+            remarks.append(f"--unsafe-fixes would remove more from {documents}: look at them first")
         if self.unfixable:
             remarks.append(
                 f"{counted(self.unfixable, 'document')} cannot be cleaned without damage to a table, a tag, "

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import polars as pl
 from pydantic import (
@@ -101,6 +101,8 @@ class LoadingRecord(resume.Record):
     def complete(self, chosen: EncoderSpec) -> EncoderSpec:
         """Return how to load the model again: as recorded, except for what the user chose.
 
+        Another prompt replaces all recorded settings of prompts, because layers are chosen for a prompt.
+
         Args:
             chosen: Where the model is now, and the user's options. The options of an endpoint are used only
                 if the model is now behind one.
@@ -114,8 +116,14 @@ class LoadingRecord(resume.Record):
         # What the user chose comes first. An option that was not chosen is None.
         options = {name: getattr(chosen, name) or value for name, value in recorded.items()}
         spec = replace(chosen, **options)
-        if chosen.prompting == Prompting():
-            spec = replace(spec, prompting=self.prompting)
+        if chosen.prompting.prompt is None and chosen.prompting.prompt_name is None:
+            # No other prompt was chosen, so the recorded one stays, also beside another layer.
+            changes = {
+                field.name: getattr(chosen.prompting, field.name)
+                for field in fields(Prompting)
+                if getattr(chosen.prompting, field.name) != field.default
+            }
+            spec = replace(spec, prompting=replace(self.prompting, **changes))
         if recorded_endpoint is None:
             return spec
         if not (chosen.tokenizer or chosen.candidates):  # an endpoint has either, not both
@@ -216,6 +224,13 @@ class RunRecord(resume.MeasurementRecord):
     hardware: dict[str, str]
     started: str
     result: SerializeAsAny[base.ResultRecord] | None = None
+
+    def continued_by(self, later: resume.MeasurementRecord) -> Self:
+        continued = super().continued_by(later)
+        if not isinstance(later, RunRecord):
+            return continued
+        device = resume.join_sessions(self.model.device, later.model.device)
+        return continued.model_copy(update={"model": self.model.model_copy(update={"device": device})})
 
     @field_validator("method")
     @classmethod

@@ -319,8 +319,9 @@ def _count_without_verdict(run: Run) -> int:
         return 0
     lacks_verdict = pl.col("verdict").is_null()
     if "copies_seen" in run.tokens.columns:
-        # A token that the tokenizer hardly ever reads where it is written needs no verdict.
-        lacks_verdict &= pl.col("copies_seen") >= _SEEN_COPIES
+        # A token that the tokenizer hardly ever reads where it is written needs no verdict. If a server gave
+        # no vector for a token, the share is unknown, and the token needs one.
+        lacks_verdict &= pl.col("copies_seen").is_null() | (pl.col("copies_seen") >= _SEEN_COPIES)
     return len(run.tokens.filter(lacks_verdict))
 
 

@@ -249,13 +249,20 @@ def is_same_file(path: Path, other: str | Path) -> bool:
 def _is_result(path: Path) -> bool:
     # Returns whether the path is that of a record, a table or a shard in a result folder. Reports and other
     # files that a user may have put there are none.
-    folder = path.parent.parent if path.parent.name == _SHARDS else path.parent
+    is_in_shards = path.parent.name == _SHARDS
+    folder = path.parent.parent if is_in_shards else path.parent
     is_run = (folder / RUN_FILE).is_file()
     if not is_run and not (folder / IDENTITY_FILE).is_file():
         return False
-    if path.suffix == ".json" and is_run:
+    if path.suffix == ".parquet":
+        return _is_shard(path) if is_in_shards else path.name in TABLE_FILES
+    if is_run:
         return path.name in (RUN_FILE, IDENTITY_FILE, PLAN_FILE, TIME_FILE, NORMALIZER_FILE)
-    return path.suffix in (".json", ".parquet")
+    return path.suffix == ".json"
+
+
+def _is_shard(path: Path) -> bool:
+    return re.fullmatch(r".+-\d{6,}\.parquet", path.name) is not None
 
 
 def sync_folder(folder: Path) -> None:
@@ -290,6 +297,24 @@ NORMALIZER_FILE = "normalizer.json"
 VOCABULARY_FILE = "vocabulary.parquet"
 TOKENS_FILE = "tokens.parquet"
 TIME_FILE = "time.json"
+TABLE_FILES = frozenset(
+    {
+        VOCABULARY_FILE,
+        TOKENS_FILE,
+        # Of runs of `profile`, audits, scans and explanations:
+        "effects.parquet",
+        "effects_axes.parquet",
+        "documents.parquet",
+        "topics.parquet",
+        "measures.parquet",
+        "heads.parquet",
+        "pairs.parquet",
+        "attribution.parquet",
+        "benign.parquet",
+        "neighbours.parquet",
+    }
+)
+"""The tables of all measurements. No command replaces them with another output."""
 _SHARDS = "shards"
 _LOCK = ".lock"
 # Minimum number of seconds between two updates of TIME_FILE. If a run is killed, the recorded time is too
@@ -548,7 +573,7 @@ class ResultFolder:
         The seconds are summed over all workers, so they are not wall time.
         """
         recorded_costs = []  # metadata of the shards, into which `write_shard` puts the costs
-        for path in sorted((self.path / _SHARDS).glob("*.parquet")):
+        for path in self._list_shards():
             with suppress(*_DAMAGE):  # a shard of a stage that this session did not need may be damaged
                 recorded_costs.append(pl.read_parquet_metadata(io.BytesIO(path.read_bytes())))
         return ShardCost(
@@ -569,7 +594,10 @@ class ResultFolder:
 
     def shard_count(self) -> int:
         """Return the number of shards in the folder."""
-        return sum(1 for _ in (self.path / _SHARDS).glob("*.parquet"))
+        return len(self._list_shards())
+
+    def _list_shards(self) -> list[Path]:
+        return sorted(path for path in (self.path / _SHARDS).glob("*.parquet") if _is_shard(path))
 
     def remove_shards(self) -> None:
         """Delete all shards."""

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -100,6 +100,37 @@ class MeasurementRecord(Record):
         encoder_of_queries = self.identity_parts.get("queries", encoder_of_documents)
         return {"document": encoder_of_documents["prompt"], "query": encoder_of_queries["prompt"]}
 
+    def continued_by(self, later: MeasurementRecord) -> Self:
+        """Return this record of an unfinished measurement, continued with the facts of a later session.
+
+        A version, device or fact on the hardware that has changed is recorded with its earlier and its later
+        value, because each has computed a part of the results: ``"2.8.0, later 2.9.0"``.
+        """
+        earlier_values = dict(self)
+        later_values = dict(later)
+        changes: dict[str, Any] = {}
+        # Not every kind of measurement records all three.
+        for name in earlier_values.keys() & later_values.keys() & {"versions", "hardware", "device"}:
+            earlier = earlier_values[name]
+            if isinstance(earlier, str):
+                changes[name] = join_sessions(earlier, later_values[name])
+                continue
+            # A fact may be known of one of them only, such as the name of a GPU.
+            changes[name] = {
+                fact: join_sessions(earlier.get(fact, _UNKNOWN), later_values[name].get(fact, _UNKNOWN))
+                for fact in earlier | later_values[name]
+            }
+        return self.model_copy(update=changes)
+
+
+_LATER = ", later "
+_UNKNOWN = "none"
+
+
+def join_sessions(earlier: str, later: str) -> str:
+    """Return a fact that earlier sessions have recorded, and behind it that of a later one, if it differs."""
+    return earlier if later in earlier.split(_LATER) else f"{earlier}{_LATER}{later}"
+
 
 R = TypeVar("R", bound=MeasurementRecord)
 M = TypeVar("M")
@@ -136,7 +167,8 @@ class Resumed(Generic[R]):
 
     Attributes:
         folder: the folder.
-        record: the record in the folder, or the record that was passed to `resumed` if the folder has none.
+        record: the record in the folder, continued by this session if it isn't finished; or the record that
+            was passed to `resumed` if the folder has none.
         finished: whether the measurement is finished.
         kind: the kind of measurement.
     """
@@ -194,8 +226,10 @@ def resumed(folder: ResultFolder, kind: MeasurementKind[R], record: R) -> Iterat
         if present is not None and present.identity != record.identity:
             refuse_different(folder.path, kind.name, record.identity_parts, present.identity_parts)
         finished = earlier is not None and kind.finished(earlier, folder)
+        if earlier is not None:
+            record = earlier if finished else earlier.continued_by(record)
         try:
-            yield Resumed(folder, earlier or record, finished, kind)
+            yield Resumed(folder, record, finished, kind)
         except BaseException as error:  # Ctrl-C too
             shards = folder.shard_count()
             if shards:

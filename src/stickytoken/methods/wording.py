@@ -112,6 +112,7 @@ class Harm(NamedTuple):
         found_without: the share without copies.
         push_interval: the interval of the push as text, if it is to be given.
         found_interval: the interval of the share as text, if it is to be given.
+        ordinary_documents: where the ordinary push was measured, if in other documents than the push.
     """
 
     token: str
@@ -122,6 +123,7 @@ class Harm(NamedTuple):
     found_without: float
     push_interval: str = ""
     found_interval: str = ""
+    ordinary_documents: str = ""
 
     @property
     def shares(self) -> tuple[float, float]:
@@ -145,7 +147,8 @@ class Harm(NamedTuple):
     def pushes(self) -> str:
         """In how many wrong results a document with copies is."""
         said = describe_push(self.token, with_interval(PUSH.text(self.push), self.push_interval))
-        return f"{said} ({PUSH.text(self.ordinary_push)} with copies of an ordinary token)"
+        where = f", {self.ordinary_documents}" if self.ordinary_documents else ""
+        return f"{said} ({PUSH.text(self.ordinary_push)} with copies of an ordinary token{where})"
 
 
 _UNUSUAL = "few tokens have a vector like it; it may have been altered, or never trained"

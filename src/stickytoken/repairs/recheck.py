@@ -100,8 +100,16 @@ def make_recheck(
     used_beginnings = tuple(used)
 
     def is_unused(text: str) -> bool:
-        # A carrier of the run may be the first sentence of a longer text.
-        return open_ended(text) not in used and not text.startswith(used_beginnings)
+        # A carrier of the run may be the first sentence of a longer text. If only a part of a word follows,
+        # the text is another: "Ten men left" does not begin with the carrier "Ten me".
+        if open_ended(text) in used:
+            return False
+        if not text.startswith(used_beginnings):  # quick, and true of nearly all texts
+            return True
+        return not any(
+            text.startswith(beginning) and not text[len(beginning) : len(beginning) + 1].isalnum()
+            for beginning in used_beginnings
+        )
 
     plan = choose_texts(
         encoder,

@@ -97,8 +97,8 @@ class Scan:
 
     - ``number``, ``id``, ``source``, ``path``, ``line``: The 0-based position of the document in the
       collection, and where the document comes from.
-    - ``kinds``: The kinds of the findings: flagged, special, repetition or suspected. ``clean`` changes a
-      document that has findings of any kind other than suspected.
+    - ``kinds``: The kinds of the findings: flagged, special, repetition or suspected. ``clean`` removes
+      flagged tokens in a row and special tokens; the rest only with ``--unsafe-fixes``.
     - ``words``: The words that were found, each with the kind of its finding and the number of its copies.
     - ``spans``: The number of findings.
     - ``copies``: The number of copies in all findings.

@@ -134,6 +134,8 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
     with ExitStack() as stack:
         if folder is not None:
             held = stack.enter_context(resume.resumed(folder, SCANS, record))
+            # Documents that an earlier scan has searched are not searched again.
+            record = record.model_copy(update={"versions": held.record.versions})
             # Write the record only with the first batch, so that unreadable documents leave no folder behind.
             keeper = Keeper(folder, partial(held.begin, record))
         tally = search(collection, rules, keeper, workers=processes, progress=progress)

@@ -106,20 +106,17 @@ class InsertingSettings(Protocol):
 _Inserting = TypeVar("_Inserting", bound=InsertingSettings)
 
 
-def choose_insertion(
-    settings: _Inserting, texts_only: bool, otherwise: Insertion = Insertion.WORDS
-) -> _Inserting:
+def choose_insertion(settings: _Inserting, texts_only: bool) -> _Inserting:
     """Return settings with an insertion: the user's, or else the one that suits the model.
 
     Args:
         settings: Settings of any measurement.
         texts_only: Whether the model reads only texts, so that no copy can be inserted as an id. An ``ids``
             that the user chose stays, and is refused by `probes.require_insertion`.
-        otherwise: The insertion for a model that reads only texts.
     """
     if settings.insertion is not None:
         return settings
-    return replace(settings, insertion=otherwise if texts_only else Insertion.IDS)
+    return replace(settings, insertion=Insertion.WORDS if texts_only else Insertion.IDS)
 
 
 @cache

@@ -16,8 +16,10 @@ class AuditSettings:
     """How an audit measures what copies of a token do to documents.
 
     Attributes:
-        insertion: ids: the model reads exactly eight copies. text: the copies are inserted as words, which is
-            the only way for a model that reads only texts. Default: text for such a model, otherwise ids.
+        insertion: text: insert the copies into the string. ids: insert exactly eight copies among the token
+            ids. words: insert the copies into the string, with spaces chosen so that the tokenizer recognizes
+            the token in as many copies as possible. Default: as in the run; if this is one of std, ids, or
+            words if the model reads only texts.
         stuffed: Number of documents to insert copies into, one at a time. Copies of a token whose push
             reaches its threshold there are inserted into up to four times as many, which decide. They are not
             if the model is behind an endpoint, where every text costs.

@@ -111,9 +111,14 @@ def _describe_coverage(run: Run) -> list[str]:
             # The random ones come from the whole vocabulary, and tell nothing of tokens that somebody chose.
             sentences += f"; {others:,} others were not measured in documents."
         else:
-            # The upper end of an interval of 90% is exceeded with a probability of 5%.
+            # The upper end of an interval of 90% is exceeded with a probability of 5%. The bound is about all
+            # tokens, from which the random ones were drawn, and about what a run finds: tokens that push too
+            # little in a few documents are not measured in more.
             share = estimate_share(result.random_pushing, result.random_in_documents, 0.9)
-            sentences += f", so at most {share.high:.1%} of the {others:,} others do (95% confidence)."
+            sentences += (
+                f". So at most {share.high:.1%} of all tokens would (95% confidence), measured in the same "
+                f"way; {others:,} were not measured in documents."
+            )
     return [sentences]
 
 
