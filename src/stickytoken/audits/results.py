@@ -243,8 +243,8 @@ class Audit:
     Examples:
         >>> settings = stickytoken.AuditSettings(tokens=2, stuffed=5)
         >>> audit = stickytoken.audit(run, documents, encoder=model, settings=settings, out="audit")
-        >>> audit.words  # the texts of the tokens that are sticky among these documents
-        ('.',)
+        >>> audit.words  # the texts of the tokens that are sticky among these documents, here of none
+        ()
     """
 
     def __init__(self, path: Path) -> None:
