@@ -113,6 +113,9 @@ SENTENCES = stickytoken.load_sentences()
 TYPED = result("typed_copies")["models"]
 QUERIES, GEMMA_QUERIES = (model["queries"] for model in TYPED.values())
 TYPED_MINILM, TYPED_GEMMA = ({row["label"]: row for row in model["rows"]} for model in TYPED.values())
+(TYPED_E5,) = (
+    {row["label"]: row for row in model["rows"]} for model in result("typed_copies_e5")["models"].values()
+)
 IN_FRONT = ("without copies", "[CLS] before", "ذ before", "ب before", "an ordinary word before")
 AT_THE_END = ("without copies", "[CLS] after", "ذ after", "ب after", "an ordinary word after")
 
@@ -273,6 +276,9 @@ CLAIMS = {
         ),
         ("typed in front of it, 7.0 do", top_tens(TYPED_GEMMA, "<eos> before")),
         ("copies of an everyday word, 3.1", top_tens(TYPED_GEMMA, "an ordinary word before")),
+        ("1.6 of all 225 queries show", [*top_tens(TYPED_E5, "without copies"), QUERIES]),
+        ("10.9 with eight `<s>`", top_tens(TYPED_E5, "<s> before")),
+        ("0.56 with an everyday word", top_tens(TYPED_E5, "an ordinary word before")),
         ("among 5,000 random tokens", [SAMPLE]),
         ("pushes most: 1.3 times (1.1 to 1.5)", MPNET.push(START)),
         ("`<s>` pushes 9.6 times (7.9 to 11.8)", E5.push(START)),
