@@ -471,7 +471,9 @@ def limits(audit: Audit) -> list[str]:
         if index.answers_from == RELEVANCE_JUDGEMENTS:
             drawn = "first those that answer a query, the others drawn by chance"
         sentences.append(f"{index.documents:,} of {index.read:,} documents were searched: {drawn}.")
-    if index.queries_from == index.answers_from:  # first sentences of the documents
+    # Each first sentence of a document is a query and is answered by its document, so both have one source.
+    are_first_sentences = index.queries_from == index.answers_from
+    if are_first_sentences:
         sentences.append(
             "The queries are first sentences of documents, not what users ask. `--queries` takes yours."
         )

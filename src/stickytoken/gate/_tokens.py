@@ -168,7 +168,7 @@ def _find_change(
 ) -> str:
     """Return how a sticky token has changed since the baseline: ``new``, ``known`` or ``worse``.
 
-    - ``new`` if the baseline lacks a measure that flags the token, or all measures that the run has of it.
+    - ``new`` if the baseline lacks the token, or a measure that flags it, or all measures that the run has.
     - Otherwise ``known`` if no interval lies above the interval of the same measure in the baseline.
     - Otherwise ``worse`` if the token is sticky in the baseline, and ``new`` if not.
 

@@ -547,8 +547,9 @@ class ResultFolder:
         seal = _SEAL + hashlib.sha256(content).digest()
         make_folder(path.parent)
         write_atomically(path, content[:footer_start] + seal + content[footer_start:])
-        recorded = self._last_recorded_at
-        if recorded is not None and time.perf_counter() - recorded >= _TIME_INTERVAL:
+        # Save the wall time of a session now and then, so that one that is killed keeps most of it.
+        last_recorded_at = self._last_recorded_at
+        if last_recorded_at is not None and time.perf_counter() - last_recorded_at >= _TIME_INTERVAL:
             self._record_time()
         return frame
 

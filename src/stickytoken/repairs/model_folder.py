@@ -51,7 +51,7 @@ class RepairableModel(NamedTuple):
         routed_model = self.encoder.route
         if routed_model is None:
             return None
-        # The route that the texts of the run took. The named route may be None, or a task that the model maps
+        # The route that the texts of the run took. `named_route` may be None, or a task that the model maps
         # to a route.
         measured_route = routed_model.route
         other_routes = [route for route in routes_in(self.folder) if route != measured_route]

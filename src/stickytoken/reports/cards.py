@@ -138,6 +138,7 @@ class _Scale:
 
 
 def _make_vector_measure(deviation: float, unusual_from: float) -> CardMeasure:
+    # Of how far the token's vector deviates from the others, a card says only whether it is unusual.
     return CardMeasure(
         title="vector",
         value="unusual" if deviation >= unusual_from else "usual",

@@ -103,7 +103,7 @@ def method_options(*, for_probe: bool) -> type[MethodOptions]:
     for name, methods in _methods_by_setting(for_probe=for_probe).items():
         # Methods that share a setting declare it with the same type.
         setting_type = command_line_types(SETTINGS_OF_METHOD[methods[0]])[name]
-        option = copy(opt.FIELD_OPTIONS.get(name, opt.setting()))
+        option = copy(opt.FIELD_OPTIONS.get(name, opt.setting()))  # other commands use it with another help
         # The help text names the default of each method, because the default of the field is None.
         option.help = _help_for(name, methods)
         kind: Any = setting_type.kind

@@ -46,7 +46,10 @@ def attention_of_last_layer(model: SentenceTransformer) -> torch.nn.Module | Non
 
 @contextmanager
 def first_token_only(attention: torch.nn.Module) -> Iterator[None]:
-    """Make an attention module return only the state of the first token, inside a ``with`` block."""
+    """Make an attention module return only the state of the first token, inside a ``with`` block.
+
+    The modules behind it process each token separately, so they then compute one token instead of all.
+    """
     if "forward" in vars(attention):  # the user has replaced the forward pass, which is left as it is
         yield
         return

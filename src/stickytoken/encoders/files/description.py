@@ -23,9 +23,9 @@ _CLASSIFIER = "a classifier or a cross-encoder, whose vectors of texts were neve
 _SPARSE = "a sparse encoder (such as SPLADE), whose components are the entries of its vocabulary"
 _MULTI_VECTOR = "a multi-vector encoder (such as ColBERT), which has a vector for every token"
 _BAG_OF_WORDS = "a bag of words, which counts words and has no tokens"
-# Kinds of models, keyed by the `model_type` in config_sentence_transformers.json, in lower case. PyLate
-# writes the type ColBERT.
-_MODEL_TYPES = {
+# Kinds of models without one vector per text, keyed by the `model_type` in config_sentence_transformers.json,
+# in lower case. PyLate writes the type ColBERT.
+_UNSUPPORTED_MODEL_TYPES = {
     "crossencoder": _CROSS_ENCODER,
     "sparseencoder": _SPARSE,
     "multivectorencoder": _MULTI_VECTOR,
@@ -66,9 +66,9 @@ def require_single_vectors(folder: Path, name: str) -> None:
     # The settings of sentence-transformers, not the config.json of transformers.
     settings = _read_json_or_none(folder / _SETTINGS_FILE)
     model_type = str(settings.get("model_type", "")) if isinstance(settings, dict) else ""
-    if model_type.lower() in _MODEL_TYPES:
+    if model_type.lower() in _UNSUPPORTED_MODEL_TYPES:
         evidence = f"model_type {model_type} in {_SETTINGS_FILE}"
-        raise _make_unsupported_error(_MODEL_TYPES[model_type.lower()], name, evidence)
+        raise _make_unsupported_error(_UNSUPPORTED_MODEL_TYPES[model_type.lower()], name, evidence)
     for module_type in module_types(folder):
         for marker, kind in _MODULE_TYPES.items():
             if marker in module_type:
@@ -99,10 +99,12 @@ def require_single_vectors_of(model: object) -> None:
     """
     name = type(model).__name__
     for base in type(model).__mro__:  # the class itself, and all that it inherits from
-        kind = _MODEL_TYPES.get(base.__name__.lower())
+        unsupported_kind = _UNSUPPORTED_MODEL_TYPES.get(base.__name__.lower())
         is_of_library = base.__module__.startswith(("sentence_transformers.", "pylate."))
-        if is_of_library and kind is not None:
-            raise _make_unsupported_error(kind, f"the {name}", f"{base.__module__}.{name}")
+        if is_of_library and unsupported_kind is not None:
+            raise _make_unsupported_error(
+                unsupported_kind, f"the {name}", f"{base.__module__}.{base.__name__}"
+            )
 
 
 def _make_unsupported_error(kind: str, name: str, evidence: str) -> ModelError:

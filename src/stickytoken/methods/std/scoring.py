@@ -524,10 +524,11 @@ def expected_gains(pairs: ScoringPairs, all_distances: Floats, alone: Floats) ->
 
 
 def expected_texts(pairs: ScoringPairs, token_count: int) -> int:
-    """Estimate how many texts `score_tokens` encodes."""
-    sampled = SAMPLE if token_count >= _SAMPLED_FROM * SAMPLE else token_count
-    texts_alone = token_count  # each token by itself
-    texts_of_sample = sampled * len(pairs.text_indices)
+    """Estimate how many texts `score_tokens` encodes: each token alone, a sample in all texts, then the rest."""
+    is_sampled = token_count >= _SAMPLED_FROM * SAMPLE
+    sampled = SAMPLE if is_sampled else token_count
+    texts_alone = token_count
+    texts_of_sample = sampled * len(pairs.text_indices)  # all texts of these tokens
     return texts_alone + texts_of_sample + _expect_texts_after_sample(pairs, token_count - sampled)
 
 
