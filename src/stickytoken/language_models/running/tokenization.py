@@ -233,8 +233,8 @@ class PromptTokenizer:
         return range(start, stop)
 
     def _find_content_of_echo(self, filled: _FilledPrompt) -> range | None:
-        # Of a filled prompt such as 'Rewrite the sentence: A river. Rewritten: A river."', returns the indices
-        # of the ids of the second copy; None if the tokenizer merged it with the template.
+        # Of a filled prompt such as 'Rewrite the sentence: A river. Rewritten: A river."', returns the
+        # indices of the ids of the second copy; None if the tokenizer merged it with the template.
         spans = filled.spans or ()  # never None, because `_find_echo_ids_around` requires spans
         first_character = _find_end_before_blanks(filled.text, filled.first_character)
         # The ids of the second copy come directly before the template's last ids.

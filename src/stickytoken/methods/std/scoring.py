@@ -524,7 +524,7 @@ def expected_gains(pairs: ScoringPairs, all_distances: Floats, alone: Floats) ->
 
 
 def expected_texts(pairs: ScoringPairs, token_count: int) -> int:
-    """Estimate how many texts `score_tokens` encodes: each token alone, a sample in all texts, then the rest."""
+    """Estimate how many texts `score_tokens` encodes: tokens alone, a sample in all texts, then the rest."""
     is_sampled = token_count >= _SAMPLED_FROM * SAMPLE
     sampled = SAMPLE if is_sampled else token_count
     texts_alone = token_count
