@@ -306,17 +306,19 @@ def correlation(
     """Does push agree with wrong top 10s in other collections, and the erased share with recall? 20 minutes.
 
     RUN is a finished run of the whole vocabulary on the packaged documents. 150 of the tokens that it
-    measured in documents are drawn evenly over the range of their push; its random tokens are added.
-    --collection is a folder in the layout of BEIR, as often as there are collections. With --no-packaged, the
-    tokens are not measured again in more packaged documents, which takes half of the time. The folder --out
-    keeps what was measured, so that the same command continues after an interruption.
+    measured in documents are drawn evenly over the range of their push. Its random tokens are added, and
+    those that it flags because they hide. --collection is a folder in the layout of BEIR, as often as there
+    are collections. With --no-packaged, the tokens are not measured again in more packaged documents, which
+    takes half of the time. The folder --out keeps what was measured, so that the same command continues
+    after an interruption.
     """
     opened = open_run(run)
     encoder = require_ids(encoder_for(None, opened, "the benchmark"), "this benchmark")
     measured = opened.tokens.drop_nulls("push")
     random_ids = record_as(opened.plan, ProfilePlanRecord).pilots
     drawn_ids = draw_evenly(measured, DRAWN)
-    ids = sorted({*drawn_ids, *random_ids})
+    hiding_ids = measured.filter(is_hiding())["token_id"].to_list()
+    ids = sorted({*drawn_ids, *random_ids, *hiding_ids})
     rows = pl.DataFrame({"token_id": ids}).join(measured, on="token_id", maintain_order="left")
     tokens = [Token(token_id, text) for token_id, text in rows.select("token_id", "decoded").iter_rows()]
     results = Results(
@@ -392,6 +394,11 @@ def check_push(
         results.check(check, f"at least {bar}", ours, of_run >= bar)
 
 
+def is_hiding() -> pl.Expr:
+    """Return the expression that selects the tokens of a run's table that are sticky because they hide."""
+    return (pl.col("verdict") == "sticky") & (pl.col("push_low") < PUSHES)
+
+
 def check_erased(
     results: Results,
     name: str,
@@ -404,7 +411,7 @@ def check_erased(
     The arguments are those of `check_push`, with ``rows`` of the run's table.
     """
     erased = rows["erased"].to_numpy()
-    is_flagged = ((rows["verdict"] == "sticky") & (rows["push_low"] < PUSHES)).to_numpy()
+    is_flagged = rows.select(is_hiding()).to_series().to_numpy()
     is_random, is_drawn = groups.values()
     masks = {
         "random tokens": is_random,
@@ -425,6 +432,16 @@ def check_erased(
         "shown",
         f"{recall[0]:.0%}; {recall[1]:.0%}; {outside.found_without:.0%}",
         tokens=rows.filter(pl.Series(is_flagged))["token"].to_list(),
+    )
+    # A median conceals the tokens that do no harm.
+    flagged_recall = outside.found[is_flagged]
+    ordinary, low = np.quantile(outside.found[is_random], (0.5, 0.05))
+    results.check(
+        f"{name}: tokens that hide (of {is_flagged.sum()}) with recall@{TOP} below a random one's median; "
+        "below 95% of the random ones",
+        "shown",
+        f"{(flagged_recall < ordinary).sum()}; {(flagged_recall < low).sum()}",
+        recall=dict(zip(rows.filter(pl.Series(is_flagged))["token"], flagged_recall.tolist(), strict=True)),
     )
 
 
