@@ -164,17 +164,21 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     if question.method_name == "profile":
         # It always measures special tokens: they are few, and the first that anyone tries.
         added = [token for token in special_tokens(vocabulary, tokenizer) if token.id not in chosen_ids]
+    scope = base.Scope.WHOLE
+    if tokens is not None:
+        scope = base.Scope.NAMED
+    elif sample is not None:
+        scope = base.Scope.SAMPLE
     job = base.Job(
         encoder,
         question.settings,
         corpus,
         vocabulary,
         tokens=sorted([*chosen, *added], key=lambda token: token.id),
-        restricted=tokens is not None or sample is not None,
-        sampled=tokens is None,  # no tokens are named, so all are measured or a random sample
+        scope=scope,
     )
     record = _make_record(job, question.method_name, model_identity)
-    if job.restricted and job.sampled:  # the special tokens must not count as drawn at random
+    if scope is base.Scope.SAMPLE:  # the special tokens must not count as drawn at random
         record = record.model_copy(update={"beside_sample": [token.id for token in added]})
     folder_path = out or store.default_folder(encoder.name, record.method, record.identity)
     folder = run_folder.RunFolder(folder_path, began)
@@ -268,7 +272,7 @@ def _make_record(
 ) -> run_folder.RunRecord:
     """Return the record of a run that is about to start."""
     encoder = job.encoder
-    tokens = job.tokens if job.restricted else None  # None: all available ones
+    tokens = None if job.scope is base.Scope.WHOLE else job.tokens
     parts = identity_parts(model, method, job.settings, job.corpus.fingerprint, tokens)
     if method == "profile":
         from stickytoken.methods import profile
@@ -373,5 +377,5 @@ def probe(
         advice = "to probe it, insert its id instead of text (insertion 'ids')"
         ids = reachable_ids(vocabulary, ids, advice)
     probed = [vocabulary.token(vocabulary.place(token_id)) for token_id in ids]
-    job = base.Job(encoder, settings, corpus, vocabulary, probed, restricted=True, sampled=False)
+    job = base.Job(encoder, settings, corpus, vocabulary, probed, scope=base.Scope.NAMED)
     return question.method.probe(job, progress)

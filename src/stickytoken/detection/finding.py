@@ -28,6 +28,7 @@ from stickytoken.machine import digest
 from stickytoken.measurement import resume
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
 from stickytoken.measurement.ray_engine import EngineChoice
+from stickytoken.methods.base import Scope
 from stickytoken.settings.profile import RuleSettings
 
 DEFAULT_FOLDER = Path("runs")
@@ -119,9 +120,7 @@ def _whole_runs(runs: Path) -> tuple[dict[Path, RunRecord], list[str]]:
         except RunError as error:
             notes.append(f"skipped: {error}")
             continue
-        covers_vocabulary = (
-            record.identity_parts.get("tokens") is None and record.tokens == record.model.available
-        )
+        covers_vocabulary = record.scope is Scope.WHOLE and record.tokens == record.model.available
         if record.method == "profile" and record.result is not None and covers_vocabulary:
             records[path] = record
     newest_first = sorted(records, key=lambda path: records[path].started, reverse=True)

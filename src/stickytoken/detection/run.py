@@ -269,8 +269,7 @@ class Run:
     @property
     def has_named_tokens(self) -> bool:
         """Whether a user named the tokens, which then are neither all available ones nor a random sample."""
-        is_restricted = self.record.identity_parts.get("tokens") is not None
-        return is_restricted and self.record.beside_sample is None
+        return self.record.scope is base.Scope.NAMED
 
     @property
     def most_documents(self) -> int | None:

@@ -225,6 +225,13 @@ class RunRecord(resume.MeasurementRecord):
     started: str
     result: SerializeAsAny[base.ResultRecord] | None = None
 
+    @property
+    def scope(self) -> base.Scope:
+        """Which of the available tokens the run measures."""
+        if self.beside_sample is not None:
+            return base.Scope.SAMPLE
+        return base.Scope.WHOLE if self.identity_parts.get("tokens") is None else base.Scope.NAMED
+
     def continued_by(self, later: resume.MeasurementRecord) -> Self:
         continued = super().continued_by(later)
         if not isinstance(later, RunRecord):

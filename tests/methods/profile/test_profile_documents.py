@@ -19,7 +19,7 @@ from stickytoken.errors import StickyTokenWarning
 from stickytoken.insertion import Insertion, Joining, Token
 from stickytoken.intervals import Interval
 from stickytoken.measurement.engine import ignore_progress
-from stickytoken.methods.base import Job
+from stickytoken.methods.base import Job, Scope
 from stickytoken.methods.measures import PUSH, thresholds
 from stickytoken.methods.profile.documents import (
     Announcer,
@@ -45,9 +45,7 @@ CORPUS = collect_sentences(profiled.sentences(1200), "test")
 @pytest.fixture(scope="module")
 def job(encoder):
     vocabulary = analyze_vocabulary(encoder)
-    return Job(
-        encoder, profiled.SMALL, CORPUS, vocabulary, vocabulary.available, restricted=False, sampled=True
-    )
+    return Job(encoder, profiled.SMALL, CORPUS, vocabulary, vocabulary.available, scope=Scope.WHOLE)
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +250,7 @@ def test_documents_with_copies_that_take_many_tokens_are_truncated(tmp_path):
     encoder = load_encoder(profiled.save_bert(tmp_path))
     vocabulary = analyze_vocabulary(encoder)
     available = vocabulary.available
-    job = Job(encoder, profiled.SMALL, CORPUS, vocabulary, available, restricted=False, sampled=True)
+    job = Job(encoder, profiled.SMALL, CORPUS, vocabulary, available, scope=Scope.WHOLE)
     runner = Runner.in_memory(encoder, ignore_progress)
     panel = encode(job, make_plan(job, runner).documents)
     written = replace(panel, carriers=panel.texts)

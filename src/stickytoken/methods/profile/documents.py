@@ -28,7 +28,7 @@ from stickytoken.insertion import Insertion, Placement, Probe, Token
 from stickytoken.intervals import Interval, Intervals, estimate_share
 from stickytoken.measurement.engine import Progress, ProgressCallback
 from stickytoken.measurement.stages import RowValue
-from stickytoken.methods.base import Job, MethodSettings
+from stickytoken.methods.base import Job, MethodSettings, Scope
 from stickytoken.methods.measures import ERASED, PUSH, hidden_share, thresholds as thresholds_of
 from stickytoken.methods.probes import Carrier, balanced, room_for, with_copies
 from stickytoken.methods.profile.records import DocumentsRecord
@@ -64,7 +64,7 @@ _SAMPLES_KEY = 6
 
 def measures_few_tokens(job: Job[MethodSettings]) -> bool:
     """Return whether a job is over few tokens of its vocabulary."""
-    return job.restricted and len(job.tokens) < FEW_TOKENS
+    return job.scope is not Scope.WHOLE and len(job.tokens) < FEW_TOKENS
 
 
 def choose_collection(encoder: Encoder, corpus: Sentences) -> Collection | None:

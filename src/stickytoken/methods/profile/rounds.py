@@ -24,7 +24,7 @@ from stickytoken.insertion import Insertion, Placement, Probe, Token, draw_path
 from stickytoken.machine import Precision
 from stickytoken.measurement.stages import RowValue
 from stickytoken.methods import probes
-from stickytoken.methods.base import Job
+from stickytoken.methods.base import Job, Scope
 from stickytoken.methods.measures import PUSH, thresholds
 from stickytoken.methods.probes import Carrier, GapPath
 from stickytoken.methods.profile import documents, texts, verdict
@@ -389,7 +389,7 @@ def _choose_suspects(measured: MeasuredJob, panel: DocumentPanel, *, measure_all
     settings = job.settings
     ids = np.unique(_list_judged_ids(job))
     random_ids = set(measured.plan.pilots)
-    most_to_measure_all = len(random_ids) if job.sampled else _NAMED_IN_DOCUMENTS
+    most_to_measure_all = _NAMED_IN_DOCUMENTS if job.scope is Scope.NAMED else len(random_ids)
     if measure_all or settings.documents is Measuring.ALL or len(ids) <= most_to_measure_all:
         return random_ids.union(ids.tolist())
     measures = estimate(measured).measures_of(ids)
