@@ -142,7 +142,8 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
             if stored_vectors is not None:
                 _index.compare_stored(index, stored_vectors, model, settings)
             # The record has a result if a table of a finished audit was deleted. It is measured again.
-            held.begin(held.record.model_copy(update={"result": None}))
+            held.prepare(held.record.model_copy(update={"result": None}))
+            folder.begin()
             with chosen_engine(engine, model) as opened_engine:
                 runner = Runner(opened_engine, folder, progress, _stuffing.SHARD_TEXTS)
                 _measuring.measure(job, runner, held)

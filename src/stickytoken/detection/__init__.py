@@ -9,7 +9,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -188,15 +187,13 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
                 if shard_probes is None:
                     shard_probes = shard_probes_for(encoder.device)
                 # The record has a result if a file of a finished run was deleted. It is measured again.
-                unfinished = held.record.model_copy(update={"result": None})
-                # The first files are written after the last check of what the user passed: when the runner
-                # first encodes texts for the plan or, if it doesn't, when the plan is made. Both call this
-                # function, and only the first call has an effect.
-                begin_once = cache(partial(held.begin, unfinished))
-                runner = Runner(opened, folder, progress, shard_probes, begin=begin_once)
+                held.prepare(held.record.model_copy(update={"result": None}))
+                runner = Runner(opened, folder, progress, shard_probes)
                 # An interrupted session may have left its plan.
                 plan = folder.read_plan(record.method) or _make_plan(question.method, job, runner)
-                begin_once()
+                # The first files are written after the last check of what the user passed. The runner has
+                # written them if it encoded texts for the plan.
+                folder.begin()
                 folder.write_record(store.PLAN_FILE, plan)
                 folder.write_table(store.VOCABULARY_FILE, frame_with_special(vocabulary, tokenizer))
                 table, result = question.method.compute(job, plan, runner, folder)

@@ -165,7 +165,8 @@ def load_or_explain(
         if held.finished:
             explanation = read_explanation(folder)
         else:
-            held.begin()
+            held.prepare()
+            files.begin()
             explanation = compute(files)
             write_tables(files, explanation.tables)
             held.finish(explanation.record)

@@ -353,6 +353,8 @@ class ResultFolder:
     def __init__(self, path: Path, started_at: float | None = None) -> None:
         self.path = path
         self._started_at = started_at
+        self._first_records: dict[str, BaseModel] = {}  # keyed by the name of the file
+        self._has_begun = False
         self._earlier_seconds = 0.0
         self._last_recorded_at: float | None = None  # when TIME_FILE was last written; None outside a session
 
@@ -362,13 +364,22 @@ class ResultFolder:
         session = 0.0 if self._started_at is None else time.perf_counter() - self._started_at
         return self._earlier_seconds + session
 
-    def begin_session(self) -> None:
-        """Count the time of earlier sessions too, and start recording the time of this one."""
-        if self._started_at is None:  # a folder that is only read
+    def prepare(self, first_records: dict[str, BaseModel]) -> None:
+        """Say what `begin` writes: records, keyed by the names of their files."""
+        self._first_records = first_records
+
+    def begin(self) -> None:
+        """Write the first records, and start recording the time. Only the first call has an effect."""
+        if self._has_begun:
             return
-        record = self.read_record(TIME_FILE, TimeRecord)
-        if record is not None:
-            self._earlier_seconds = record.seconds
+        self._has_begun = True
+        for name, record in self._first_records.items():
+            self.write_record(name, record)
+        if self._started_at is None:  # the time is not recorded
+            return
+        earlier = self.read_record(TIME_FILE, TimeRecord)
+        if earlier is not None:
+            self._earlier_seconds = earlier.seconds
         self._last_recorded_at = self._started_at
 
     def end_session(self) -> None:
@@ -385,7 +396,7 @@ class ResultFolder:
     def locked(self) -> Iterator[None]:
         """Create the folder if necessary, and lock it against other processes in a ``with`` block.
 
-        After the block, the time of the session is recorded, if `begin_session` was called.
+        After the block, the time of the session is recorded, if `begin` was called.
 
         Raises:
             RunError: another process is writing to the folder, or the folder cannot be created.

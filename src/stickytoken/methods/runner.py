@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -59,7 +59,6 @@ class Runner:
         shard_probes: number of texts in a shard.
         unanswered: for each token that could not be measured, a text that the server gave no vector for,
             keyed by token id.
-        begin: called before any work, after all checks of the user's input; it writes the record of a run.
     """
 
     engine: Engine
@@ -67,7 +66,6 @@ class Runner:
     progress: ProgressCallback
     shard_probes: int = SHARD_PROBES
     unanswered: dict[int, str] = field(default_factory=dict)
-    begin: Callable[[], object] = lambda: None
 
     @classmethod
     def in_memory(
@@ -109,7 +107,8 @@ class Runner:
         Returns:
             One table per shard, in the order of ``shards``.
         """
-        self.begin()  # does nothing if the run has begun
+        if self.folder is not None:
+            self.folder.begin()
         total = sum(len(shard.items) for shard in shards)
         tables: dict[int, pl.DataFrame] = {}  # keyed by the index of the shard
         missing: list[Shard[Item]] = []

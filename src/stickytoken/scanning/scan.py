@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import astuple
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -129,16 +128,15 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
     if path is not None:
         resume.require_place(path, SCANS)
         folder = store.ResultFolder(path, began)
-    keeper = Keeper()
     held = None
     with ExitStack() as stack:
         if folder is not None:
             held = stack.enter_context(resume.resumed(folder, SCANS, record))
             # Documents that an earlier scan has searched are not searched again.
             record = record.model_copy(update={"versions": held.record.versions})
-            # Write the record only with the first batch, so that unreadable documents leave no folder behind.
-            keeper = Keeper(folder, partial(held.begin, record))
-        tally = search(collection, rules, keeper, workers=processes, progress=progress)
+            # It is written only with the first batch, so that unreadable documents leave no folder behind.
+            held.prepare(record)
+        tally = search(collection, rules, Keeper(folder), workers=processes, progress=progress)
         if not tally.documents:
             raise _no_documents(collection, tally)
         table = pl.DataFrame(tally.rows, SCHEMA)
