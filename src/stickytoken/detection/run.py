@@ -464,9 +464,10 @@ def recorded_loading(run: RunRecord) -> LoadingRecord:
     return LoadingRecord.model_validate(options)
 
 
-def load_for_documents(model: AnyModel, **options: Any) -> Encoder:
-    """Load a model, with options of `load_encoder`, to encode texts as documents: those receive copies."""
-    encoder: Encoder = in_role(load_encoder(model, **options), Role.DOCUMENT)
+def load_for_documents(model: AnyModel, revision: str | None = None) -> Encoder:
+    """Load a model to encode texts as documents: those receive copies."""
+    any_kind: Any = model  # not every kind of model that `load_encoder` takes has a revision
+    encoder: Encoder = in_role(load_encoder(any_kind, revision=revision), Role.DOCUMENT)
     return encoder
 
 
