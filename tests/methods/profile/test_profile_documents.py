@@ -23,7 +23,6 @@ from stickytoken.methods.base import Job, Scope
 from stickytoken.methods.measures import PUSH, thresholds
 from stickytoken.methods.profile.documents import (
     SoFar,
-    bound_hidden_share,
     choose_collection,
     describe_so_far,
     encode_documents,
@@ -32,6 +31,7 @@ from stickytoken.methods.profile.documents import (
     predict_push,
 )
 from stickytoken.methods.profile.rounds import make_plan
+from stickytoken.methods.profile.verdict import bound_hidden_share
 from stickytoken.methods.runner import Runner
 from stickytoken.methods.statistics import Effects
 from stickytoken.search import ExactSearch

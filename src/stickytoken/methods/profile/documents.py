@@ -25,12 +25,13 @@ from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.protocol import Encoder, require_words, similarity_of
 from stickytoken.encoders.roles import Role, in_role
 from stickytoken.insertion import Insertion, Placement, Probe, Token
-from stickytoken.intervals import Interval, Intervals, estimate_share
+from stickytoken.intervals import Interval, Intervals
 from stickytoken.measurement.stages import RowValue
 from stickytoken.methods.base import Job, MethodSettings, Scope
-from stickytoken.methods.measures import ERASED, PUSH, hidden_share, thresholds as thresholds_of
+from stickytoken.methods.measures import ERASED, PUSH, thresholds as thresholds_of
 from stickytoken.methods.probes import Carrier, balanced, room_for, with_copies
 from stickytoken.methods.profile.records import DocumentsRecord
+from stickytoken.methods.profile.verdict import bound_hidden_share
 from stickytoken.methods.runner import Runner
 from stickytoken.methods.statistics import Effects
 from stickytoken.search import COPIES, TOP, ExactSearch, ResultLimits, depth_of, push_ratios
@@ -525,30 +526,6 @@ def join_documents(of_tokens: Sequence[InDocuments | None]) -> InDocuments | Non
         documents=np.concatenate([result.documents for result in results])[order],
         found_without=results[0].found_without,
     )
-
-
-def bound_hidden_share(found: int, queries: int, found_without: float, confidence: float) -> float:
-    """Return the share of queries that surely lose their document to copies of a token.
-
-    The share is 0.4 if, by the upper end of the interval, at most 60% of the queries that find their document
-    without copies still find it. It is compared with the threshold for the erased share: such copies act like
-    copies that erase 40%.
-
-    An erased share is relative to copies of the ordinary token, which hide documents a little, too. The share
-    of hidden queries is relative to documents without copies, because where it is used there are no ordinary
-    copies to compare with: special tokens are announced before any other token is measured, and copies that a
-    repaired tokenizer splits are longer than ordinary copies.
-
-    Args:
-        found: number of queries that find the document that answers them.
-        queries: number of queries that the documents with copies answer.
-        found_without: share of the queries that find the document that answers them without copies.
-        confidence: coverage of the two-sided interval.
-    """
-    if not queries or not found_without:
-        return 0.0
-    share = estimate_share(found, queries, confidence)
-    return max(0.0, float(hidden_share(share.high, found_without)))
 
 
 def describe_so_far(
