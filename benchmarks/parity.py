@@ -45,8 +45,8 @@ from stickytoken.data import choose_corpus
 from stickytoken.detection import probe
 from stickytoken.encoders import Encoder, load_tokenizer
 from stickytoken.intervals import Interval
-from stickytoken.measurement import ResultFolder, ShardCost
 from stickytoken.measurement.engine import LocalEngine, ignore_progress
+from stickytoken.measurement.store import ResultFolder, ShardCost
 from stickytoken.methods.base import Job, Scope
 from stickytoken.methods.measures import MEASURES, PUSH
 from stickytoken.methods.profile import ProfileEvidence

@@ -23,7 +23,7 @@ from stickytoken.detection.run_folder import RunFolder
 from stickytoken.errors import InputError, RunError
 from stickytoken.explanation.files import TABLE_SCHEMAS
 from stickytoken.machine import digest
-from stickytoken.measurement import (
+from stickytoken.measurement.store import (
     TABLE_FILES,
     ResultFolder,
     ShardCost,

@@ -12,9 +12,9 @@ import planted
 from stickytoken import load_encoder
 from stickytoken.data import choose_corpus
 from stickytoken.insertion import Insertion
-from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import LocalEngine, Shard, ignore_progress
 from stickytoken.measurement.stages import TokenWork
+from stickytoken.measurement.store import ResultFolder
 from stickytoken.methods.base import Job, Scope
 from stickytoken.methods.runner import Runner
 from stickytoken.methods.std import ScoreConstants, Scores, StdSettings, candidate_threshold

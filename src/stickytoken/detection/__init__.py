@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import stickytoken.data as readers
-import stickytoken.measurement as store
 import stickytoken.validation as checks
 from stickytoken import wall_time
 from stickytoken.data.readability import require_readable
@@ -33,7 +32,7 @@ from stickytoken.errors import EncodingError, StickyTokenWarning
 from stickytoken.insertion import Insertion, Token
 from stickytoken.loading import AnyModel, reads_texts_only
 from stickytoken.machine import digest
-from stickytoken.measurement import ray_engine, resume
+from stickytoken.measurement import ray_engine, resume, store
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.methods import SETTINGS_OF_METHOD, base, choose_method, method_named
 from stickytoken.methods.runner import Runner, shard_probes_for

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
-import stickytoken.measurement as store
 from stickytoken.detection import detect
 from stickytoken.detection.run import (
     Run,
@@ -25,7 +24,7 @@ from stickytoken.encoders.protocol import Encoder, EncoderIdentity
 from stickytoken.errors import InputError, RunError, reading
 from stickytoken.loading import AnyModel
 from stickytoken.machine import digest
-from stickytoken.measurement import resume
+from stickytoken.measurement import resume, store
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
 from stickytoken.measurement.ray_engine import EngineChoice
 from stickytoken.methods.base import Scope

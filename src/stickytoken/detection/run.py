@@ -21,7 +21,8 @@ from stickytoken.encoders.protocol import Encoder, EncoderIdentity
 from stickytoken.encoders.roles import Role, identity_of_queries, in_role
 from stickytoken.errors import InputError, ModelError, RunError
 from stickytoken.loading import AnyModel, load_encoder, load_from_spec
-from stickytoken.measurement import (
+from stickytoken.measurement.resume import Record, differences
+from stickytoken.measurement.store import (
     NORMALIZER_FILE,
     RUN_FILE,
     TOKENS_FILE,
@@ -30,7 +31,6 @@ from stickytoken.measurement import (
     repair_advice,
     validated,
 )
-from stickytoken.measurement.resume import Record, differences
 from stickytoken.methods import (
     SETTINGS_OF_METHOD,
     Column,

@@ -18,12 +18,11 @@ from pydantic import (
     model_validator,
 )
 
-import stickytoken.measurement as store
 from stickytoken.encoders.endpoint import names_endpoint
 from stickytoken.encoders.files.resolution import names_folder
 from stickytoken.encoders.files.spec import EncoderSpec
 from stickytoken.errors import RunError
-from stickytoken.measurement import resume
+from stickytoken.measurement import resume, store
 from stickytoken.methods import SETTINGS_OF_METHOD, base, method_named
 from stickytoken.settings import part_of
 from stickytoken.settings.endpoint import EndpointOptions

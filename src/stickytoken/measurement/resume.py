@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from stickytoken.errors import KEPT_NOTE, RunError
-from stickytoken.measurement import IDENTITY_FILE, ResultFolder, command_of, require_writable
+from stickytoken.measurement.store import (
+    IDENTITY_FILE,
+    ResultFolder,
+    command_of,
+    require_writable,
+)
 from stickytoken.version import __version__
 
 if TYPE_CHECKING:

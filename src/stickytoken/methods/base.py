@@ -16,9 +16,9 @@ import stickytoken.methods as terms
 from stickytoken.data import PairCorpus, Sentences
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.insertion import Insertion, Token
-from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.measurement.resume import Record
+from stickytoken.measurement.store import ResultFolder
 from stickytoken.unit_vectors import Similarity
 from stickytoken.vocabulary import Vocabulary
 

@@ -14,7 +14,6 @@ from stickytoken.encoders.roles import Role
 from stickytoken.errors import EncodingError
 from stickytoken.insertion import Probe, Token
 from stickytoken.machine import Precision
-from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import (
     Engine,
     Item,
@@ -26,6 +25,7 @@ from stickytoken.measurement.engine import (
     Work,
 )
 from stickytoken.measurement.stages import UNANSWERED, Stage, TokenWork, cut_into_shards
+from stickytoken.measurement.store import ResultFolder
 from stickytoken.measurement.texts import TextWork, cut_texts_into_shards
 
 # Number of texts in a shard. A killed run loses the current shard, so shards should be small; but a shard

@@ -14,8 +14,8 @@ from stickytoken.cleaning.rules import CleaningRules
 from stickytoken.cleaning.spans import SpanKind
 from stickytoken.data.documents import Document, Documents, Record
 from stickytoken.data.rows import Meter, Skipped
-from stickytoken.measurement import ResultFolder, ShardCost
 from stickytoken.measurement.engine import Progress, ProgressCallback
+from stickytoken.measurement.store import ResultFolder, ShardCost
 from stickytoken.scanning._workers import examine_batches
 
 # Name of the column that holds the number of a batch.

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import polars as pl
 
-import stickytoken.measurement as store
 from stickytoken import wall_time
 from stickytoken.cleaning import Cleaner, names_rules_file, open_cleaner
 from stickytoken.cleaning.rules import CleaningRules, rules_of_run
@@ -20,7 +19,7 @@ from stickytoken.data.documents import Documents, DocumentSource, NamedColumns, 
 from stickytoken.detection.run import Run, open_run
 from stickytoken.errors import InputError
 from stickytoken.machine import available_cores, digest
-from stickytoken.measurement import resume
+from stickytoken.measurement import resume, store
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.scanning._search import Keeper, Tally, search
 from stickytoken.scanning.results import (

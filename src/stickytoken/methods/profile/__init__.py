@@ -14,8 +14,8 @@ from stickytoken.encoders.protocol import Encoder, reads_ids, similarity_of
 from stickytoken.encoders.roles import identity_of_queries
 from stickytoken.errors import InputError, ModelError
 from stickytoken.inspection import inspector_of
-from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import ProgressCallback
+from stickytoken.measurement.store import ResultFolder
 from stickytoken.methods import TokenTable, Verdict, base, wording
 from stickytoken.methods.base import Job, Scope
 from stickytoken.methods.measures import ERASED, PUSH, thresholds
