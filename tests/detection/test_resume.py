@@ -13,9 +13,10 @@ import planted
 import profiled
 from interrupted import assert_same_run, copied, died, finished, started, wait_for_shards
 from naming import naming
-from stickytoken import detect, load_encoder, measurement, open_run
+from stickytoken import detect, load_encoder, open_run
 from stickytoken.detection.run_folder import RunFolder
 from stickytoken.errors import RunError
+from stickytoken.measurement import store
 
 pytestmark = pytest.mark.slow
 
@@ -75,8 +76,8 @@ def test_every_file_is_written_while_the_run_is_locked(encoder, tmp_path, monkey
         names.add(path.name)
         write_atomically(path, content)
 
-    write_atomically = measurement.write_atomically
-    monkeypatch.setattr(measurement, "write_atomically", write_locked)
+    write_atomically = store.write_atomically
+    monkeypatch.setattr(store, "write_atomically", write_locked)
     continued(encoder, folder, tokens=["river"])
     assert {"run.json", "tokens.parquet", "normalizer.json"} <= names
 

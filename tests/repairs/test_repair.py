@@ -382,7 +382,7 @@ def repair_and_die(run, out, module, function):
 
 @pytest.mark.parametrize(
     ("module", "step"),
-    [("stickytoken.repairs._documents", "format_block"), ("stickytoken.measurement", "move_folder")],
+    [("stickytoken.repairs._documents", "format_block"), ("stickytoken.measurement.store", "move_folder")],
 )
 def test_a_kill_at_the_end_leaves_no_folder_that_looks_finished(run, tmp_path, module, step):
     assert finished(repair_and_die, str(run.path), tmp_path / "out", module, step) == -signal.SIGKILL

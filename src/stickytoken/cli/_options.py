@@ -286,17 +286,14 @@ def load_later(
     """
     from stickytoken.loading import DeferredModel
 
-    def load_now() -> stickytoken.Encoder:
-        # The library loads the model while progress bars are shown. `load` shows a spinner in their place.
-        with console.bars_hidden():
-            return load(source, loading, run, moved_to)
-
     name = _name_of_model(source, run, moved_to)
     # This call raises an error if the command needs the model itself and the model is behind an endpoint.
     is_behind_endpoint = _is_behind_endpoint(name, loading)
+    load_now = partial(load, source, loading, run, moved_to)
     return DeferredModel(load_now, reads_texts_only=is_behind_endpoint)
 
 
+@console.bars_hidden()  # a spinner takes the place of the bars of the library, if it shows any
 def load(
     source: str,
     loading: ModelOptions | AnyModelOptions,

@@ -7,7 +7,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import stickytoken.measurement as store
 from stickytoken import wall_time
 from stickytoken.data import Sentences, SentenceSource, load_sentences
 from stickytoken.data.readability import require_readable
@@ -18,7 +17,7 @@ from stickytoken.encoders.protocol import require_ids
 from stickytoken.errors import InputError, RunError, StickyTokenWarning
 from stickytoken.loading import AnyModel
 from stickytoken.machine import digest
-from stickytoken.measurement import resume
+from stickytoken.measurement import resume, store
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.repairs import model_folder, records
 from stickytoken.repairs._documents import write_documents

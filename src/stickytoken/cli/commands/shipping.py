@@ -197,7 +197,7 @@ def check(
         out: File for the JSON, JUnit or SARIF document. The tables are still printed.
     """
     from stickytoken.cleaning import names_rules_file
-    from stickytoken.measurement import require_other_file
+    from stickytoken.measurement.store import require_other_file
 
     if out is not None and output_format not in (CheckFormat.JSON, CheckFormat.JUNIT, CheckFormat.SARIF):
         raise typer.BadParameter("it needs --format json, junit or sarif", param_hint="--out")
@@ -332,7 +332,7 @@ def _write_document(
     if output_format is CheckFormat.TABLE:
         return
     from stickytoken import findings
-    from stickytoken.measurement import make_folder, write_atomically
+    from stickytoken.measurement.store import make_folder, write_atomically
 
     if output_format is CheckFormat.JUNIT:
         text = findings.junit(found, rules, "stickytoken check", incomplete, notes)

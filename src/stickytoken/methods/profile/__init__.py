@@ -14,10 +14,10 @@ from stickytoken.encoders.protocol import Encoder, reads_ids, similarity_of
 from stickytoken.encoders.roles import identity_of_queries
 from stickytoken.errors import InputError, ModelError
 from stickytoken.inspection import inspector_of
-from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import ProgressCallback
+from stickytoken.measurement.store import ResultFolder
 from stickytoken.methods import TokenTable, Verdict, base, wording
-from stickytoken.methods.base import Job
+from stickytoken.methods.base import Job, Scope
 from stickytoken.methods.measures import ERASED, PUSH, thresholds
 from stickytoken.methods.probes import Floats
 from stickytoken.methods.profile import estimates, rounds
@@ -101,7 +101,7 @@ def identity_parts(job: Job[Any]) -> dict[str, Any]:
     similarity = similarity_of(encoder)
     if similarity is not Similarity.COSINE:
         parts["similarity"] = similarity.value  # it decides which tokens are measured in documents
-    if job.restricted and job.sampled:
+    if job.scope is Scope.SAMPLE:
         parts["sampled"] = True  # fewer tokens of a sample are measured in documents than of named ones
     return parts
 
