@@ -380,6 +380,28 @@ def repair_and_die(run, out, module, function):
     quick(run, out)
 
 
+def test_an_interrupt_after_the_model_is_written_says_so(run, tmp_path, monkeypatch):
+    documents = tmp_path / "documents.csv"
+    documents.write_text(f"id,text\na,{repaired.WORD}\n", encoding="utf-8")
+    out = tmp_path / "out"
+    command = ("repair", run.path, "--no-verify", "--strategy", "nearest", "--affected", documents)
+
+    def interrupt(*_, **options):
+        del options
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("stickytoken.repairs.result.find_affected_in", interrupt)
+        result = planted.command(*command, "--out", out)
+    assert result.exit_code == 130
+    assert says(planted.lines_of(result.stderr)[-1], "interrupted", f"finished: {out}", "to continue")
+    assert "nothing was written" not in result.stderr
+    assert planted.command(*command, "--out", out).exit_code == 0
+    monkeypatch.setattr("stickytoken.repair", interrupt)
+    result = planted.command(*command, "--out", tmp_path / "other")
+    assert says(planted.lines_of(result.stderr)[-1], "nothing was written")
+
+
 @pytest.mark.parametrize(
     ("module", "step"),
     [("stickytoken.repairs._documents", "format_block"), ("stickytoken.measurement", "move_folder")],
