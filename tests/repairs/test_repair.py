@@ -223,6 +223,7 @@ def test_a_repair_that_does_not_verify_says_so_and_ends_with_status_3(run, tmp_p
     texts.write_text("\n".join(repaired.unused_corpus().texts), encoding="utf-8")
     task = tmp_path / "pairs.csv"  # has the repaired word, so that it is scored
     pairs = [f"a {word},the {repaired.WORD} {word},{k}" for k, word in enumerate(profiled.WORDS[:6])]
+    pairs[0] = pairs[0].replace("a ", '"a\n', 1).replace(",", '",', 1)  # a field of two lines, which is noted
     task.write_text("\n".join(["sentence1,sentence2,score", *pairs]), encoding="utf-8")
     documents = tmp_path / "documents.csv"
     documents.write_text(f"id,text\na,{repaired.WORD}\nb,\nc,{profiled.WORDS[0]}\n", encoding="utf-8")
@@ -235,6 +236,7 @@ def test_a_repair_that_does_not_verify_says_so_and_ends_with_status_3(run, tmp_p
     failed = [check["name"] for check in document["verification"]["checks"] if not check["passed"]]
     assert "repaired tokens" in failed
     assert {score["texts"] for score in document["verification"]["scores"]} == {12}
+    assert any(says(note, "pairs.csv") for note in document["notes"])
     assert "NOT VERIFIED" in (tmp_path / "out" / DOCUMENT_FILE).read_text("utf-8")
     assert document["affected"]["documents"] == 3
     assert pl.read_parquet(document["affected"]["file"])["id"].to_list() == ["a"]
