@@ -57,6 +57,22 @@ def test_a_damaged_shard_is_computed_again_and_the_others_are_not(encoder, run_c
     assert_same_run(run_copy, whole)
 
 
+def test_a_run_that_began_on_another_device_keeps_its_shards(encoder, run_copy, monkeypatch):
+    """Shards on a GPU are larger by default."""
+    before = planted.shards_of(run_copy)
+    model = json.loads((run_copy / "run.json").read_text("utf-8"))["model"]
+    planted.edit_record(run_copy, model=model | {"device": "cuda:0"})
+    (run_copy / "tokens.parquet").unlink()
+
+    def size_for(device):
+        return planted.SHARD_PROBES if device.startswith("cuda") else 8192
+
+    monkeypatch.setattr("stickytoken.detection.shard_probes_for", size_for)
+    run = continued(encoder, run_copy, shard_probes=None)
+    assert run.record.model.device == "cuda:0, later cpu"
+    assert planted.shards_of(run_copy) == before
+
+
 def test_a_finished_run_is_opened_without_computing_or_writing(encoder, run_copy):
     before = planted.files_of(run_copy)
     events = []

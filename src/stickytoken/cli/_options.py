@@ -492,16 +492,24 @@ def cost_announced(
             encoder.when_loaded.append(ask_before_sending)
         else:
             ask_before_sending(encoder)
-        yield progress
-        loaded = encoder.loaded if isinstance(encoder, DeferredModel) else encoder
-        if not isinstance(loaded, EndpointEncoder):
-            return
-        loaded.confirm_answers()  # a measurement does this itself, but not every command makes one
-        sent = loaded.spending
-        if sent.requests:
-            counts = f"{sent.requests:,} requests, {sent.tokens:,} tokens{_cost_phrase(sent.cost)}"
-            console.inform(f"sent, with the checks: {counts}")
-        _print_refused_texts(loaded.refused)
+        try:
+            yield progress
+            loaded = encoder.loaded if isinstance(encoder, DeferredModel) else encoder
+            if isinstance(loaded, EndpointEncoder):
+                # A measurement does this itself, but not every command makes one.
+                loaded.confirm_answers()
+        finally:  # what a command has sent before it failed costs as much
+            loaded = encoder.loaded if isinstance(encoder, DeferredModel) else encoder
+            if isinstance(loaded, EndpointEncoder):
+                _print_spending(loaded)
+
+
+def _print_spending(endpoint: EndpointEncoder) -> None:
+    sent = endpoint.spending
+    if sent.requests:
+        counts = f"{sent.requests:,} requests, {sent.tokens:,} tokens{_cost_phrase(sent.cost)}"
+        console.inform(f"sent, with the checks: {counts}")
+    _print_refused_texts(endpoint.refused)
 
 
 def _confirm_cost(
@@ -520,14 +528,17 @@ def _confirm_cost(
             temporary = Path(folder) / "rehearsal"
             try:
                 estimate = estimate_cost(endpoint, lambda stand_in: rehearse(stand_in, temporary))
-                console.inform(f"estimate: {_estimate_line(estimate)}")
+                estimate_line = f"estimate: {_estimate_line(estimate)}"
             except StickyTokenError as error:
-                console.inform(f"the cost cannot be estimated ({error})")
+                estimate_line = f"the cost cannot be estimated ({error})"
+        console.inform(estimate_line)
         is_free = endpoint.address.is_local and not loading.price_per_million
         if loading.yes or is_free:
             return
         if not sys.stdin.isatty():  # nobody is there to answer
             raise InputError("cannot ask for confirmation, because stdin is not a terminal: pass --yes")
+        if console.current_verbosity() is Verbosity.QUIET:
+            console.print_error(estimate_line)  # nobody can answer without it
         if not typer.confirm("go on?", err=True):
             raise typer.Exit(1)
 

@@ -184,7 +184,9 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
         if not held.finished:
             with ray_engine.chosen_engine(engine, encoder) as opened:
                 if shard_probes is None:
-                    shard_probes = shard_probes_for(encoder.device)
+                    # The shards of an interrupted session can be read only if they have the same size. So the
+                    # device on which the run began decides, which its record names first.
+                    shard_probes = shard_probes_for(held.record.model.device)
                 # The record has a result if a file of a finished run was deleted. It is measured again.
                 held.prepare(held.record.model_copy(update={"result": None}))
                 runner = Runner(opened, folder, progress, shard_probes)

@@ -363,6 +363,22 @@ def test_a_special_token_that_erases_is_measured_in_all_documents(tmp_path):
     assert len(run.tokens.filter(pl.col("token") == "[MASK]")) == 1
 
 
+@pytest.mark.slow
+def test_few_tokens_are_not_compared_with_random_ones_in_fewer_documents(tmp_path):
+    """Which queries find their documents depends on the documents, and hardly a random token gets to all."""
+    model = profiled.planted_model(0)
+    rows = model[0].embedding.weight
+    with torch.no_grad():
+        rows[model.tokenizer.token_to_id("!")] = -4 * torch.eye(rows.shape[1])[0]  # erases
+    run = profiled.detect_in_documents(load_encoder(model), tmp_path / "run", tokens=["!"])
+    assert run.tokens.row(by_predicate=pl.col("token") == "!", named=True)["documents"] == 64
+    assert run.result.ordinary_found is None
+    harm = run.harm(run.sticky["token_id"][0])
+    assert harm.shares[0] == pytest.approx((1 - harm.found / run.result.found) / 0.7)
+    assert says(harm.hides, "without copies")
+    assert "ordinary" not in harm.hides
+
+
 @pytest.fixture(scope="module")
 def own_words():
     """Texts about a word of its own each, so that a query finds its document first, and no other."""

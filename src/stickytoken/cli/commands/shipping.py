@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 # Exit statuses of the repair and check commands.
 NOT_VERIFIED = 3
 CHECK_FAILED = 10
+REPAIRED_NOTE = "the repaired model is finished"
+"""Beginning of the note that an error carries if it comes after the repaired model has been written."""
 # Columns of the repaired-token table.
 _TOKENS = (
     *NAMED,
@@ -93,7 +95,11 @@ def repair(
         )
         documents = None
         if affected is not None:
-            documents = find_affected_in(affected, columns, finished_repair, encoder.load())
+            try:
+                documents = find_affected_in(affected, columns, finished_repair, encoder.load())
+            except BaseException as error:  # Ctrl-C too
+                error.add_note(f"{REPAIRED_NOTE}: {out}")
+                raise
     if output_format is opt.Format.JSON:
         affected_json = None if documents is None else vars(documents)
         console.print_json(finished_repair.summary() | {"affected": affected_json})
