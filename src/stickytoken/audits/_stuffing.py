@@ -35,10 +35,10 @@ _SAMPLES_KEY = 4
 
 
 class StuffedDocuments(NamedTuple):
-    """Which documents receive copies, as positions in the index."""
+    """Which documents receive copies, as ascending positions in the index."""
 
     of_all: list[int]  # documents that receive copies of every token
-    further: list[int]  # documents that receive copies of the tokens that may push: ``of_all``, then others
+    further: list[int]  # documents that receive copies of the tokens that may push; they include ``of_all``
 
 
 def choose_stuffed(index: Index, with_findings: Collection[int], settings: AuditSettings) -> StuffedDocuments:
@@ -62,11 +62,10 @@ def choose_stuffed(index: Index, with_findings: Collection[int], settings: Audit
             f"{index.record.name} has {len(clean)} documents without copies of a word, but at least two are "
             "needed to insert copies into"
         )
-    of_all = sorted(clean[: settings.stuffed])
-    others = sorted(clean[settings.stuffed : TIMES_FURTHER * settings.stuffed])
-    # Copies stand before every second document. So `of_all` come first in both lists: each of them is then
-    # measured with the copies in the same place.
-    return StuffedDocuments(of_all=of_all, further=[*of_all, *others])
+    return StuffedDocuments(
+        of_all=sorted(clean[: settings.stuffed]),
+        further=sorted(clean[: TIMES_FURTHER * settings.stuffed]),
+    )
 
 
 def require_queries(index: Index, settings: AuditSettings) -> None:
