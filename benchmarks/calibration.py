@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench import Results, commands
-from stickytoken.methods.base import Job
+from stickytoken.methods.base import Job, Scope
 from stickytoken.methods.profile.estimates import MeasuredJob, RoundResults, estimate
 from stickytoken.methods.profile.plan import PILOT_TOKENS, tokens_to_confirm
 from stickytoken.methods.profile.records import ProfilePlanRecord
@@ -220,7 +220,7 @@ def with_plan(
 ) -> MeasuredJob:
     """Combine measurements with a plan and a job, of which the estimates need only pilots and settings."""
     plan = ProfilePlanRecord(carriers=[], pilots=pilots.tolist())
-    job = cast(Job[ProfileSettings], SimpleNamespace(settings=SETTINGS, restricted=False))
+    job = cast(Job[ProfileSettings], SimpleNamespace(settings=SETTINGS, scope=Scope.WHOLE))
     return MeasuredJob(
         job=job,
         plan=plan,

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 import stickytoken
 from bench import IMAGES, MINILM, ROOT, Results, chromium, commands, detected, refuse, save_picture
 from models import plain_model
-from stickytoken.measurement import PLAN_FILE, RUN_FILE, TOKENS_FILE, VOCABULARY_FILE
+from stickytoken.measurement.store import PLAN_FILE, RUN_FILE, TOKENS_FILE, VOCABULARY_FILE
 from stickytoken.repairs.records import REPAIR_FILE
 from stickytoken.vocabulary import categorize
 

@@ -45,9 +45,9 @@ from stickytoken.data import choose_corpus
 from stickytoken.detection import probe
 from stickytoken.encoders import Encoder, load_tokenizer
 from stickytoken.intervals import Interval
-from stickytoken.measurement import ResultFolder, ShardCost
 from stickytoken.measurement.engine import LocalEngine, ignore_progress
-from stickytoken.methods.base import Job
+from stickytoken.measurement.store import ResultFolder, ShardCost
+from stickytoken.methods.base import Job, Scope
 from stickytoken.methods.measures import MEASURES, PUSH
 from stickytoken.methods.profile import ProfileEvidence
 from stickytoken.methods.runner import SHARD_PROBES, Runner
@@ -177,7 +177,7 @@ def replayed_rates(
     with progress_bar() as progress:
         runner = Runner.in_memory(encoder, progress, shard_probes=1)
         corpus = choose_corpus(None, pairs)
-        job = Job(encoder, settings, corpus, vocabulary, tokens, restricted=True, sampled=False)
+        job = Job(encoder, settings, corpus, vocabulary, tokens, scope=Scope.NAMED)
         plan = make_plan(job, runner)
         paths = published_paths(encoder, settings, plan, vocabulary.available, candidates)
         stage = replace(validation_stage(encoder, settings, plan), gaps_of=paths)
@@ -300,7 +300,7 @@ def bounds(
     for _ in range(turns):
         for scores in (Scores.NEEDED, Scores.ALL):
             settings = StdSettings(scores=scores)
-            job = Job(encoder, settings, corpus, vocabulary, sampled_tokens, restricted=True, sampled=True)
+            job = Job(encoder, settings, corpus, vocabulary, sampled_tokens, scope=Scope.SAMPLE)
             table, cost = score_job(job)
             tables[scores] = table
             costs[scores].append(cost)

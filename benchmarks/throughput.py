@@ -31,7 +31,7 @@ from stickytoken.encoders import IdEncoder
 from stickytoken.insertion import Token
 from stickytoken.measurement.engine import LocalEngine, Shard, ignore_progress
 from stickytoken.measurement.stages import TokenWork, cut_into_shards
-from stickytoken.methods.base import Job
+from stickytoken.methods.base import Job, Scope
 from stickytoken.methods.runner import Runner
 from stickytoken.methods.std import StdSettings
 from stickytoken.methods.std.placement import Walk, walk_vocabulary
@@ -101,7 +101,7 @@ def prepared(encoder: IdEncoder, count: int) -> tuple[ScoringStage, list[Token],
     available = vocabulary.available
     settings = StdSettings(sentence_count=500)
     corpus = choose_corpus(None, None)
-    job = Job(encoder, settings, corpus, vocabulary, available, restricted=False, sampled=True)
+    job = Job(encoder, settings, corpus, vocabulary, available, scope=Scope.WHOLE)
     plan = make_plan(job, Runner.in_memory(encoder, ignore_progress))
     indices = np.random.default_rng(0).permutation(len(available))[: count + 2]
     random_tokens = [available[index] for index in indices]

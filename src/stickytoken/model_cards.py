@@ -11,7 +11,7 @@ from typing import Any
 
 from stickytoken.detection.run import Run
 from stickytoken.errors import InputError, RunError, reading
-from stickytoken.measurement import require_other_file, write_atomically
+from stickytoken.measurement.store import require_other_file, write_atomically
 from stickytoken.methods import wording
 from stickytoken.methods.measures import MEASURES, Measure
 from stickytoken.run_summary import Examined, RunSummary, rule_lines, short_headline

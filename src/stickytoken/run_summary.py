@@ -9,6 +9,7 @@ import polars as pl
 
 from stickytoken.detection.run import Run
 from stickytoken.intervals import Interval, estimate_share
+from stickytoken.methods.base import Scope
 from stickytoken.methods.measures import Measure
 
 
@@ -46,8 +47,7 @@ class RunSummary:
         if len(self.run.tokens) == self.run.available:
             return Examined.WHOLE
         # In a run of a random sample, special tokens are measured in addition to the sample.
-        is_sample = self.run.record.beside_sample is not None
-        return Examined.SAMPLE if is_sample else Examined.CHOSEN
+        return Examined.SAMPLE if self.run.record.scope is Scope.SAMPLE else Examined.CHOSEN
 
     def worst_token(self, measure: Measure) -> WorstToken | None:
         """Return the token with the largest value of a measure; None if the run has no values of the measure.

@@ -15,7 +15,7 @@ from planted import command
 from report_pages import Page
 from stickytoken import open_run
 from stickytoken.audits import wording
-from stickytoken.measurement import ResultFolder
+from stickytoken.measurement.store import ResultFolder
 
 
 def test_the_title_names_the_columns_of_the_text(printed):

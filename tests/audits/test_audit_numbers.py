@@ -13,10 +13,14 @@ from audited import COPIES, MARKER, SMALL, TOP, plain_ranks, plain_ranks_of_all,
 from naming import says
 from stickytoken import load_encoder, open_run
 from stickytoken.audits import audit, wording
-from stickytoken.audits._measuring import compute_lost_shares, judge_here, mark_undecided
+from stickytoken.audits._measuring import mark_undecided
 from stickytoken.audits._stuffing import estimate_found
 from stickytoken.intervals import Intervals
-from stickytoken.methods.profile.verdict import RuleInputs
+from stickytoken.methods.profile.verdict import (
+    RuleInputs,
+    compute_lost_shares,
+    judge_against_ordinary_copies,
+)
 from stickytoken.methods.wording import Harm
 from stickytoken.settings.profile import ProfileSettings
 
@@ -187,7 +191,9 @@ def test_an_erased_share_counts_only_where_the_token_hides_documents():
     )
 
     def sticky_tokens(found, is_ordinary):
-        judged = judge_here(measures, compute_lost_shares(found, np.array(is_ordinary)), ProfileSettings())
+        judged = judge_against_ordinary_copies(
+            measures, compute_lost_shares(found, np.array(is_ordinary)), ProfileSettings()
+        )
         return [verdict == "sticky" for verdict in judged.verdicts]
 
     # Ordinary copies let 85% of the queries find their documents.
@@ -247,7 +253,7 @@ def test_a_token_that_hides_these_documents_is_sticky_whatever_the_run_says(
     shares = Intervals(np.array([found, 0.8]), np.array([0.0, 0.6]), np.array([found_high, 0.95]))
     is_ordinary = np.array([False, True])
     lost = compute_lost_shares(shares, is_ordinary)
-    judged = judge_here(measures, lost, ProfileSettings())
+    judged = judge_against_ordinary_copies(measures, lost, ProfileSettings())
     assert (judged.verdicts[0], judged.severities[0]) == (verdict, severity)
     assert judged.verdicts[1] == "benign"
     reason = judged.reasons[0]
@@ -266,7 +272,7 @@ def test_a_sticky_token_is_as_severe_as_these_documents_say_if_the_run_says_less
     )
     shares = Intervals(np.array([0.1, 0.8]), np.array([0.0, 0.6]), np.array([0.2, 0.95]))
     lost = compute_lost_shares(shares, np.array([False, True]))
-    judged = judge_here(measures, lost, ProfileSettings())
+    judged = judge_against_ordinary_copies(measures, lost, ProfileSettings())
     assert (judged.verdicts[0], judged.severities[0]) == ("sticky", "severe")
     assert says(judged.reasons[0], "50%", "88%")  # what it erases, and the queries that it loses
 

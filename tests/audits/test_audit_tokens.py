@@ -195,7 +195,9 @@ def test_flagged_tokens_beyond_the_limit_are_counted(tampered_run, texts, querie
     planted.replace_tokens(run, table.with_columns(verdict=verdict))
     run = open_run(run)
     measured = audit(run, texts, queries=queries, settings=SMALL, out=tmp_path / "audit")
-    measured_count = measured.tokens["token_id"].is_in(run.sticky_ids).sum()
+    is_flagged = measured.tokens["token_id"].is_in(run.sticky_ids)
+    assert set(measured.tokens.filter(is_flagged)["group"]) == {"flagged"}
+    measured_count = is_flagged.sum()
     assert measured_count > SMALL.tokens
     (note,) = (note for note in measured.record.notes if "flagged" in note)
     assert says(note, len(run.sticky), f"{measured_count} were measured", "--set tokens=NUMBER")
@@ -208,5 +210,5 @@ def test_flagged_tokens_beyond_the_limit_are_counted(tampered_run, texts, querie
 def test_a_token_is_in_the_first_group_that_it_fits():
     groups = chosen_groups({}, ["d", "e"], special=[3, 9])
     assert groups[3] == groups[5] == "flagged"
-    assert groups[9] == "special"
+    assert groups[9] == "flagged"  # measured because it is special: of flagged tokens, two have room
     assert groups[11] == "in documents"

@@ -28,11 +28,18 @@ def test_places_are_counted_by_source_of_the_document_and_topic_of_the_query(by_
 
 
 def with_changes(finished, **changes):
-    """The audit with other changes in its documents, as `rank_documents` sorts them."""
+    """The audit with other changes in its documents, as `rank_documents` sorts them.
+
+    A change is the number of top 10s that a document gains, or a pair: how many it enters, and how many it
+    leaves.
+    """
     changed = open_audit(finished.path)
-    ids = dict(zip(changed.documents["id"].to_list(), changes.values(), strict=True))
-    change = pl.col("id").replace_strict(ids, return_dtype=pl.Int64)
-    rows = changed.documents.with_columns(change=change).to_dicts()
+    rows = changed.documents.to_dicts()
+    for row, change in zip(rows, changes.values(), strict=True):
+        entered, left = change if isinstance(change, tuple) else (max(change, 0), max(-change, 0))
+        row["change"] = entered - left
+        row["entered"] = [{"query": "in", "topic": "a", "rank": 2, "rank_without": 30}] * entered
+        row["left"] = [{"query": "out", "topic": "b", "rank": 30, "rank_without": 2}] * left
     rows.sort(key=lambda row: (-abs(row["change"]), row["change"] > 0))
     changed.documents = pl.DataFrame(rows, changed.documents.schema)
     return changed
@@ -44,6 +51,22 @@ def test_losses_and_gains_are_counted_and_the_worst_is_named_first(finished):
     assert says(sentence, "2 lose 4", "1 gains 2")
     assert f": {changed.documents['id'][0]} (" in sentence
     assert changed.documents["change"].to_list() == [-3, 2, -1, 0]
+
+
+def test_places_are_those_of_every_query_and_not_the_balance(finished):
+    """The balance would contradict the counts by source and topic, and leave out whoever wins as many."""
+    changed = with_changes(finished, first=(1, 3), second=(2, 2), third=0, fourth=0)
+    lines = wording.document_conclusions(changed)
+    (sentence,) = [line for line in lines if line.startswith("In top 10s")]
+    assert says(sentence, "2 lose 5", "2 gain 3")
+    swapped = changed.documents["id"][1]
+    assert swapped in sentence
+    (by_topic,) = [line for line in lines if line.startswith("By topic of the query")]
+    assert says(by_topic, "'b' 5 lost, 0 gained", "'a' 0 lost, 3 gained")
+    assert says(wording.answer(changed).sentence, "2 of")
+    effects = [wording.effect(row) for row in changed.documents.to_dicts()]
+    assert all(says(effect, "'out'", "2 more") for effect in effects[:2])
+    assert all(says(effect, "same") for effect in effects[2:])
 
 
 def test_the_largest_change_of_rank_is_named(finished):
@@ -63,7 +86,7 @@ def test_what_suspected_copies_change_is_said_too(finished):
 
 def test_documents_without_a_change_are_said_to_have_none(finished):
     unchanged = with_changes(finished, first=0, second=0, third=0, fourth=0)
-    assert any("more or fewer queries" in line for line in wording.document_conclusions(unchanged))
+    assert any(says(line, "None", "other queries") for line in wording.document_conclusions(unchanged))
 
 
 def test_copies_that_are_not_read_are_named_as_harmless(finished):
@@ -107,6 +130,13 @@ def test_without_a_sticky_token_the_largest_numbers_are_said(finished):
     assert f"{benign.tokens['push'].max():.2f}× (" in pushing
     assert f"{benign.tokens['found'].min():.0%} (" in hiding
     assert "1.5 times" in rule
+
+
+def test_no_token_hides_most_where_all_hide_alike(finished):
+    benign = with_verdicts(finished, found=pl.lit(1.0), found_low=pl.lit(0.9), found_high=pl.lit(1.0))
+    _, _, hiding, _ = wording.token_conclusions(benign)
+    assert says(hiding, "alike", "100%")
+    assert not any(repr(token) in hiding for token in benign.tokens["token"])
 
 
 def test_the_answer_is_yes_for_copies_that_move_documents_whatever_the_token(finished):

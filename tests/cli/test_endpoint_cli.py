@@ -71,6 +71,7 @@ def test_an_endpoint_gives_the_verdicts_of_the_model_and_is_paid_once(service, t
     stopped = planted.command("detect", *endpoint, *price, "--yes", "--max-cost", "0.5")
     assert stopped.exit_code == 1
     assert says(stopped.stderr, "cost", 0.5)
+    assert "sent, with the checks: " in stopped.stderr
     assert 0.25 < (server.tokens - before) * 10 / 1e6 <= 0.5
     done = planted.command("detect", *endpoint)
     assert done.exit_code == 0, done.stderr
@@ -98,6 +99,23 @@ def test_an_endpoint_gives_the_verdicts_of_the_model_and_is_paid_once(service, t
     for result in (refusal, stopped, done):
         assert KEY not in result.stdout + result.stderr
     assert not any(KEY.encode() in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+
+
+def test_a_quiet_question_comes_with_the_estimate(service, tmp_path, monkeypatch):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(profiled.sentences(7, seed=17)), encoding="utf-8")
+    monkeypatch.setattr(
+        "stickytoken.cli._options.sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
+    )
+    questions = []
+    monkeypatch.setattr(
+        "typer.confirm", lambda question, **_: questions.append(question)
+    )  # as if answered no
+    embedding = ("embed", f"{service.url}#mini", "--input", texts, "--out", tmp_path / "vectors.parquet")
+    result = planted.command(*embedding, "--set", "price-per-million=10", "--quiet")
+    assert (result.exit_code, questions) == (1, ["go on?"])
+    (line,) = planted.lines_of(result.stderr)
+    assert number(r"estimate: .* requests, ([\d,]+) texts", line) == 7
 
 
 @pytest.mark.slow

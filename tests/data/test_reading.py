@@ -51,8 +51,7 @@ def test_a_table_gives_text_id_and_source(write, ending):
     records = read(path)
     lines_named = {"jsonl": [1, 2, 3], "parquet": [None] * 3}.get(ending, [2, 3, 5])
     rows = [
-        (record.text, record.id, record.source or None, record.number, record.path, record.line)
-        for record in records
+        (record.text, record.id, record.source, record.number, record.path, record.line) for record in records
     ]
     columns = (TEXTS, "abc", sources, range(3), [str(path)] * 3, lines_named)
     assert rows == list(zip(*columns, strict=True))

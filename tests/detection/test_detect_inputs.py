@@ -31,7 +31,7 @@ from stickytoken.encoders.files.spec import EncoderSpec
 from stickytoken.errors import InputError, ModelError, RunError
 from stickytoken.insertion import Insertion
 from stickytoken.loading import DeferredModel
-from stickytoken.measurement import default_folder, folder_name
+from stickytoken.measurement.store import default_folder, folder_name
 from stickytoken.methods.std.plan import encode_texts
 from stickytoken.repairs import _choose_corpus_and_note
 from stickytoken.settings.prompting import Prompting

@@ -13,9 +13,10 @@ import planted
 import profiled
 from interrupted import assert_same_run, copied, died, finished, started, wait_for_shards
 from naming import naming
-from stickytoken import detect, load_encoder, measurement, open_run
+from stickytoken import detect, load_encoder, open_run
 from stickytoken.detection.run_folder import RunFolder
 from stickytoken.errors import RunError
+from stickytoken.measurement import store
 
 pytestmark = pytest.mark.slow
 
@@ -56,6 +57,22 @@ def test_a_damaged_shard_is_computed_again_and_the_others_are_not(encoder, run_c
     assert_same_run(run_copy, whole)
 
 
+def test_a_run_that_began_on_another_device_keeps_its_shards(encoder, run_copy, monkeypatch):
+    """Shards on a GPU are larger by default."""
+    before = planted.shards_of(run_copy)
+    model = json.loads((run_copy / "run.json").read_text("utf-8"))["model"]
+    planted.edit_record(run_copy, model=model | {"device": "cuda:0"})
+    (run_copy / "tokens.parquet").unlink()
+
+    def size_for(device):
+        return planted.SHARD_PROBES if device.startswith("cuda") else 8192
+
+    monkeypatch.setattr("stickytoken.detection.shard_probes_for", size_for)
+    run = continued(encoder, run_copy, shard_probes=None)
+    assert run.record.model.device == "cuda:0, later cpu"
+    assert planted.shards_of(run_copy) == before
+
+
 def test_a_finished_run_is_opened_without_computing_or_writing(encoder, run_copy):
     before = planted.files_of(run_copy)
     events = []
@@ -75,8 +92,8 @@ def test_every_file_is_written_while_the_run_is_locked(encoder, tmp_path, monkey
         names.add(path.name)
         write_atomically(path, content)
 
-    write_atomically = measurement.write_atomically
-    monkeypatch.setattr(measurement, "write_atomically", write_locked)
+    write_atomically = store.write_atomically
+    monkeypatch.setattr(store, "write_atomically", write_locked)
     continued(encoder, folder, tokens=["river"])
     assert {"run.json", "tokens.parquet", "normalizer.json"} <= names
 

@@ -15,7 +15,7 @@ from stickytoken.insertion import Insertion, Token
 from stickytoken.measurement.engine import LocalEngine, Shard, ignore_progress
 from stickytoken.measurement.ray_engine import ray_engine
 from stickytoken.measurement.stages import TokenWork
-from stickytoken.methods.base import Job
+from stickytoken.methods.base import Job, Scope
 from stickytoken.methods.runner import Runner
 from stickytoken.methods.std.plan import make_plan
 from stickytoken.methods.std.validation import validation_stage
@@ -111,7 +111,7 @@ def test_every_shard_comes_back_once_with_its_rows(engine, encoder):
 def a_stage(encoder):
     settings = replace(planted.SMALL, insertion=Insertion.IDS)
     vocabulary = categorize(encoder.tokenizer)
-    job = Job(encoder, settings, planted.small_corpus(), vocabulary, [], restricted=False, sampled=False)
+    job = Job(encoder, settings, planted.small_corpus(), vocabulary, [], scope=Scope.WHOLE)
     plan = make_plan(job, Runner.in_memory(encoder, ignore_progress))
     return validation_stage(encoder, settings, plan), vocabulary.available
 

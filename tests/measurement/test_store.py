@@ -23,7 +23,7 @@ from stickytoken.detection.run_folder import RunFolder
 from stickytoken.errors import InputError, RunError
 from stickytoken.explanation.files import TABLE_SCHEMAS
 from stickytoken.machine import digest
-from stickytoken.measurement import (
+from stickytoken.measurement.store import (
     TABLE_FILES,
     ResultFolder,
     ShardCost,
@@ -216,14 +216,14 @@ def test_the_time_of_a_folder_adds_up_its_sessions(tmp_path):
     for session_seconds, total_seconds in ((1000, 1000), (500, 1500), (2000, 3500)):
         folder = RunFolder(tmp_path, began(session_seconds))
         with folder.locked():
-            folder.begin_session()
+            folder.begin()
             assert round(folder.seconds, -2) == total_seconds
 
 
 def test_a_shard_records_the_time_for_a_kill(tmp_path):
     folder = RunFolder(tmp_path, began(1000))
     with folder.locked():
-        folder.begin_session()
+        folder.begin()
         folder.write_shard("score", 0, shard_rows(), ShardCost(1.25, 10))
         recorded = json.loads((tmp_path / "time.json").read_text("utf-8"))
     assert round(recorded["seconds"], -2) == 1000

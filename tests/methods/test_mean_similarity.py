@@ -11,8 +11,8 @@ import tiny_architectures as architectures
 from naming import naming
 from stickytoken import load_encoder
 from stickytoken.errors import EncodingError
-from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import LocalEngine, ignore_progress
+from stickytoken.measurement.store import ResultFolder
 from stickytoken.methods.runner import Runner
 from stickytoken.methods.std.mean_similarity import measure_mean_similarity
 

@@ -12,10 +12,10 @@ import planted
 from stickytoken import load_encoder
 from stickytoken.data import choose_corpus
 from stickytoken.insertion import Insertion
-from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import LocalEngine, Shard, ignore_progress
 from stickytoken.measurement.stages import TokenWork
-from stickytoken.methods.base import Job
+from stickytoken.measurement.store import ResultFolder
+from stickytoken.methods.base import Job, Scope
 from stickytoken.methods.runner import Runner
 from stickytoken.methods.std import ScoreConstants, Scores, StdSettings, candidate_threshold
 from stickytoken.methods.std._scores import has_risen, score_bounds, scores_behind_threshold, sticky_score
@@ -132,7 +132,7 @@ def scored(request, encoder):
         vocabulary = categorize(encoder.tokenizer)
         corpus = planted.small_corpus()
         tokens = vocabulary.available
-        job = Job(encoder, std_settings, corpus, vocabulary, tokens, restricted=False, sampled=False)
+        job = Job(encoder, std_settings, corpus, vocabulary, tokens, scope=Scope.WHOLE)
         runner = Runner.in_memory(encoder, ignore_progress)
         plan = make_plan(job, runner)
         runner = PlainRunner(encoder)
@@ -195,7 +195,7 @@ def scored_in(folder, encoder, stop=None):
     vocabulary = categorize(encoder.tokenizer)
     corpus = planted.small_corpus()
     tokens = vocabulary.available
-    job = Job(encoder, std_settings, corpus, vocabulary, tokens, restricted=False, sampled=False)
+    job = Job(encoder, std_settings, corpus, vocabulary, tokens, scope=Scope.WHOLE)
     plan = make_plan(job, Runner.in_memory(encoder, ignore_progress))
     result_folder = ResultFolder(folder)
     runner = Runner(LocalEngine(encoder), result_folder, progress, shard_probes=64)
@@ -241,7 +241,7 @@ def test_published_rates_are_replayed_to_the_last_digit(shared):
     by_id = {token.id: token for token in vocabulary.available}
     std_settings = StdSettings()
     corpus = choose_corpus(None, shared / "paper" / "minilm_pairs.csv")
-    job = Job(encoder, std_settings, corpus, vocabulary, [], restricted=False, sampled=False)
+    job = Job(encoder, std_settings, corpus, vocabulary, [], scope=Scope.WHOLE)
     plan = make_plan(job, Runner.in_memory(encoder, ignore_progress))
     order = validation_order(dict(rows.select("token_id", "sticky_score").iter_rows()))
     candidates = [by_id[token_id] for token_id in order]

@@ -223,6 +223,7 @@ def test_a_repair_that_does_not_verify_says_so_and_ends_with_status_3(run, tmp_p
     texts.write_text("\n".join(repaired.unused_corpus().texts), encoding="utf-8")
     task = tmp_path / "pairs.csv"  # has the repaired word, so that it is scored
     pairs = [f"a {word},the {repaired.WORD} {word},{k}" for k, word in enumerate(profiled.WORDS[:6])]
+    pairs[0] = pairs[0].replace("a ", '"a\n', 1).replace(",", '",', 1)  # a field of two lines, which is noted
     task.write_text("\n".join(["sentence1,sentence2,score", *pairs]), encoding="utf-8")
     documents = tmp_path / "documents.csv"
     documents.write_text(f"id,text\na,{repaired.WORD}\nb,\nc,{profiled.WORDS[0]}\n", encoding="utf-8")
@@ -235,6 +236,7 @@ def test_a_repair_that_does_not_verify_says_so_and_ends_with_status_3(run, tmp_p
     failed = [check["name"] for check in document["verification"]["checks"] if not check["passed"]]
     assert "repaired tokens" in failed
     assert {score["texts"] for score in document["verification"]["scores"]} == {12}
+    assert any(says(note, "pairs.csv") for note in document["notes"])
     assert "NOT VERIFIED" in (tmp_path / "out" / DOCUMENT_FILE).read_text("utf-8")
     assert document["affected"]["documents"] == 3
     assert pl.read_parquet(document["affected"]["file"])["id"].to_list() == ["a"]
@@ -380,9 +382,31 @@ def repair_and_die(run, out, module, function):
     quick(run, out)
 
 
+def test_an_interrupt_after_the_model_is_written_says_so(run, tmp_path, monkeypatch):
+    documents = tmp_path / "documents.csv"
+    documents.write_text(f"id,text\na,{repaired.WORD}\n", encoding="utf-8")
+    out = tmp_path / "out"
+    command = ("repair", run.path, "--no-verify", "--strategy", "nearest", "--affected", documents)
+
+    def interrupt(*_, **options):
+        del options
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("stickytoken.repairs.result.find_affected_in", interrupt)
+        result = planted.command(*command, "--out", out)
+    assert result.exit_code == 130
+    assert says(planted.lines_of(result.stderr)[-1], "interrupted", f"finished: {out}", "to continue")
+    assert "nothing was written" not in result.stderr
+    assert planted.command(*command, "--out", out).exit_code == 0
+    monkeypatch.setattr("stickytoken.repair", interrupt)
+    result = planted.command(*command, "--out", tmp_path / "other")
+    assert says(planted.lines_of(result.stderr)[-1], "nothing was written")
+
+
 @pytest.mark.parametrize(
     ("module", "step"),
-    [("stickytoken.repairs._documents", "format_block"), ("stickytoken.measurement", "move_folder")],
+    [("stickytoken.repairs._documents", "format_block"), ("stickytoken.measurement.store", "move_folder")],
 )
 def test_a_kill_at_the_end_leaves_no_folder_that_looks_finished(run, tmp_path, module, step):
     assert finished(repair_and_die, str(run.path), tmp_path / "out", module, step) == -signal.SIGKILL

@@ -112,7 +112,7 @@ def detect_small(model: Path, out: Path) -> None:
 def detect_and_die(
     detection: Callable[[Path, Path], None], model: Path, out: Path, moment: int | str, marker: bytes = b""
 ) -> None:
-    store = importlib.import_module("stickytoken.measurement")
+    store = importlib.import_module("stickytoken.measurement.store")
     write_atomically = store.write_atomically
     written = 0
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import stickytoken.measurement as store
 from stickytoken import wall_time
 from stickytoken.audits import results
 from stickytoken.audits.results import Audit, audits_in, open_audit
@@ -19,8 +18,9 @@ from stickytoken.detection.run import Run, encoder_for, rule_of
 from stickytoken.encoders import protocol
 from stickytoken.insertion import Insertion
 from stickytoken.loading import AnyModel, load_encoder
-from stickytoken.measurement import ResultFolder, engine as engines, resume
+from stickytoken.measurement import engine as engines, resume, store
 from stickytoken.measurement.ray_engine import EngineChoice, chosen_engine
+from stickytoken.measurement.store import ResultFolder
 from stickytoken.methods.probes import require_insertion
 from stickytoken.methods.runner import Runner
 from stickytoken.settings import choose_insertion
@@ -142,7 +142,8 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
             if stored_vectors is not None:
                 _index.compare_stored(index, stored_vectors, model, settings)
             # The record has a result if a table of a finished audit was deleted. It is measured again.
-            held.begin(held.record.model_copy(update={"result": None}))
+            held.prepare(held.record.model_copy(update={"result": None}))
+            folder.begin()
             with chosen_engine(engine, model) as opened_engine:
                 runner = Runner(opened_engine, folder, progress, _stuffing.SHARD_TEXTS)
                 _measuring.measure(job, runner, held)

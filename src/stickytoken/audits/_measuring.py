@@ -20,14 +20,19 @@ from stickytoken.insertion import Token
 from stickytoken.intervals import Interval, Intervals
 from stickytoken.measurement import resume
 from stickytoken.methods import Verdict
-from stickytoken.methods.measures import ERASED, PUSH, Severity, hidden_share, thresholds
-from stickytoken.methods.profile.verdict import Judged, RuleInputs, apply_rule
+from stickytoken.methods.measures import ERASED, PUSH, thresholds
+from stickytoken.methods.profile.verdict import (
+    RuleInputs,
+    compute_lost_shares,
+    judge_against_ordinary_copies,
+    severity_rank,
+)
 from stickytoken.methods.runner import Runner
 from stickytoken.methods.wording import harm_shares
 from stickytoken.scanning.scan import scan
 from stickytoken.scanning.wording import certain_kinds
 from stickytoken.settings.profile import RuleSettings
-from stickytoken.words import counted, percent, quoted
+from stickytoken.words import counted, quoted
 
 
 def measure(job: AuditJob, runner: Runner, held: resume.Resumed[AuditRecord]) -> None:
@@ -198,7 +203,7 @@ def _make_token_rows(
     rule_inputs = _collect_rule_inputs(measures_of_run, stuffed)
     lost_shares = compute_lost_shares(_collect_found(stuffed), is_ordinary)
     is_undecided = mark_undecided(rule_inputs, lost_shares, job.rule)
-    judged = judge_here(rule_inputs, lost_shares, job.rule)
+    judged = judge_against_ordinary_copies(rule_inputs, lost_shares, job.rule)
     unknown = Interval(None, None, None)
 
     rows = []
@@ -229,7 +234,7 @@ def _make_token_rows(
     def worst_first(row: Mapping[str, Any]) -> tuple[Any, ...]:
         is_decided = not row["undecided"]  # of equal severity, undecided tokens come first
         harm = harm_by_id[row["token_id"]]
-        return -_rank(row["severity"]), is_decided, -harm, -row["push"], row["token_id"]
+        return -severity_rank(row["severity"]), is_decided, -harm, -row["push"], row["token_id"]
 
     return sorted(rows, key=worst_first)
 
@@ -291,68 +296,6 @@ def _collect_rule_inputs(measures_of_run: pl.DataFrame, stuffed: Mapping[int, St
     )
 
 
-def compute_lost_shares(found: Intervals | None, is_ordinary: NDArray[np.bool_]) -> Intervals | None:
-    """Return the lost share of each token: of the queries that its copies keep from finding their documents.
-
-    It is relative to the queries that find their documents with copies of an ordinary token, so that it can
-    be compared with an erased share: 0.4 if only 60% of these queries still find them, and negative if more
-    queries do.
-
-    Args:
-        found: for T tokens, the share of the queries that find a document that answers them; None if it is
-            not known which documents answer a query.
-        is_ordinary: whether each token is a random one, shape (T,).
-
-    Returns:
-        The shares; None if there is nothing to compare with.
-    """
-    if found is None or not is_ordinary.any():
-        return None
-    ordinary_found = found.value[is_ordinary].mean()
-    if ordinary_found == 0:  # with ordinary copies, no query is left that could be lost
-        nothing = np.zeros(len(is_ordinary))
-        return Intervals(nothing, nothing, nothing)
-    # The more queries find documents, the fewer are lost, so the ends of the interval change places.
-    return Intervals(
-        value=hidden_share(found.value, ordinary_found),
-        low=hidden_share(found.high, ordinary_found),
-        high=hidden_share(found.low, ordinary_found),
-    )
-
-
-def judge_here(measures: RuleInputs, lost: Intervals | None, rule: RuleSettings) -> Judged:
-    """Judge tokens by what their copies do to these documents.
-
-    A token hides documents in one of two ways. The run says that it erases enough, and queries are lost here,
-    too; or whatever the run says, its lost share reaches the threshold for the erased share. Its severity is
-    the worse of the two.
-
-    Args:
-        measures: the measures of T tokens. ``confirmed`` says which erased shares the run measured closely.
-        lost: the lost shares (see `compute_lost_shares`). Without them, nothing contradicts the run.
-        rule: provides the thresholds.
-    """
-    if lost is None:
-        return apply_rule(measures, rule)
-    surely_loses = lost.low > 0
-    # The rule ignores erased shares that are not confirmed.
-    by_run = apply_rule(measures._replace(confirmed=measures.confirmed & surely_loses), rule)
-    # Lost shares take the place of erased shares. All of them were measured closely, in these documents.
-    all_confirmed = np.ones(len(measures.ids), dtype=np.bool_)
-    by_documents = apply_rule(measures._replace(erased=lost, confirmed=all_confirmed), rule)
-    verdicts = list(by_run.verdicts)
-    severities = list(by_run.severities)
-    reasons = list(by_run.reasons)
-    for index, reason in enumerate(by_run.reasons):
-        if _rank(by_documents.severities[index]) > _rank(by_run.severities[index]):
-            verdicts[index] = by_documents.verdicts[index]
-            severities[index] = by_documents.severities[index]
-            share = percent(float(lost.value[index]))
-            lost_here = f"{share} fewer queries find documents than with copies of an ordinary token"
-            reasons[index] = lost_here if reason is None else f"{reason}; {lost_here}"
-    return Judged(verdicts, severities, reasons)
-
-
 def mark_undecided(measures: RuleInputs, lost: Intervals | None, rule: RuleSettings) -> NDArray[np.bool_]:
     """Return which tokens may push or hide these documents, although their intervals don't show it.
 
@@ -374,11 +317,6 @@ def mark_undecided(measures: RuleInputs, lost: Intervals | None, rule: RuleSetti
     may_hide: NDArray[np.bool_] = erases & (lost.value > 0) & (lost.low <= 0)
     may_lose: NDArray[np.bool_] = (lost.value >= needed[ERASED.key]) & (lost.low < needed[ERASED.key])
     return may_push | may_hide | may_lose
-
-
-def _rank(severity: Severity | None) -> int:
-    # None, for a benign token, is below the mildest.
-    return -1 if severity is None else list(Severity).index(severity)
 
 
 def _average_ordinary_found(token_rows: Sequence[Mapping[str, Any]]) -> float | None:

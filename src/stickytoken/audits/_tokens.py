@@ -103,7 +103,7 @@ def choose_tokens(
     copied_words: Sequence[str],
     settings: AuditSettings,
 ) -> dict[int, str]:
-    """Choose the tokens to measure, at most ``settings.tokens`` for each of these groups.
+    """Choose the tokens to measure, up to ``settings.tokens`` for each of these groups.
 
     - Named: the caller names them. All of them are measured, and beside them only ordinary tokens.
     - Flagged: the run flags them.
@@ -115,7 +115,8 @@ def choose_tokens(
 
     Of special and unusual tokens, those with the largest predicted push come first. Of flagged tokens, those
     with the largest predicted push take turns with those that the run lists first. A token that fits several
-    groups is in the first of these groups.
+    groups is in the first of these groups. So a flagged token that is measured because it is special, unusual
+    or found, as there was no room for it otherwise, is a flagged one, too.
 
     Args:
         run: the run of the model.
@@ -164,6 +165,9 @@ def choose_tokens(
         # Tokens that cannot occur in text are not in `tokens`.
         new_ids = [token_id for token_id in group_ids if token_id in tokens and token_id not in group_by_id]
         group_by_id |= dict.fromkeys(new_ids[:limit], group)
+    for token_id, group in group_by_id.items():
+        if group != NAMED and token_id in flagged:
+            group_by_id[token_id] = FLAGGED
     return group_by_id
 
 

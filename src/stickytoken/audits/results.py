@@ -7,7 +7,8 @@ from typing import Any
 
 import polars as pl
 
-from stickytoken.measurement import ResultFolder, resume
+from stickytoken.measurement import resume
+from stickytoken.measurement.store import ResultFolder
 from stickytoken.methods import Verdict
 from stickytoken.scanning.results import SCHEMA
 from stickytoken.settings.reading import Columns

@@ -66,17 +66,13 @@ class Answer(NamedTuple):
 
 def answer(audit: Audit) -> Answer:
     """Say whether documents are moved by copies that they have already, or could be by those of a token."""
-    # A document whose ranks were not measured has no change, so it does not count.
-    is_moved = ~pl.col("suspected_only") & (pl.col("change") != 0)
-    moved_count = len(audit.documents.filter(is_moved))
+    # A document whose ranks were not measured has entered and left none, so it does not count.
+    moved_count = len(audit.documents.filter(~pl.col("suspected_only") & _is_moved()))
     if moved_count:
         verb = "is" if moved_count == 1 else "are"
         documents = counted(audit.result.searched, "document")
-        said = (
-            f"{moved_count:,} of {documents} {verb} in more or fewer top {TOP}s because of copies that were "
-            "found there."
-        )
-        return Answer("Yes", said, "serious")
+        moved = f"{moved_count:,} of {documents} {verb} in other top {TOP}s"
+        return Answer("Yes", f"{moved} because of copies that were found there.", "serious")
     if not audit.sticky.is_empty():
         worst_token = audit.sticky.row(0, named=True)
         return Answer("Not now, but it can be", _describe_harm(audit, worst_token), "serious")
@@ -87,6 +83,19 @@ def answer(audit: Audit) -> Answer:
     if undecided:
         return Answer("Perhaps", undecided[0], "mild")
     return Answer("No", _name_strongest(audit)[0], "clean")
+
+
+def _is_moved() -> pl.Expr:
+    """Whether copies put a document into top 10s or out of them, be it as many in as out."""
+    return _entered_any() | _left_any()
+
+
+def _entered_any() -> pl.Expr:
+    return pl.col("entered").list.len().fill_null(0) > 0  # null if the document was not ranked
+
+
+def _left_any() -> pl.Expr:
+    return pl.col("left").list.len().fill_null(0) > 0
 
 
 def conclusions(audit: Audit) -> list[str]:
@@ -206,11 +215,11 @@ def _name_strongest(audit: Audit) -> list[str]:
     ]
     if audit.result.found_without is not None:
         hiding = audit.tokens.sort("found", "token_id").row(0, named=True)
-        sentences.append(
-            f"{quoted(hiding['token'])} hides most: "
-            f"{describe_found(with_interval(percent(hiding['found']), _found_interval(hiding)))} "
-            f"({percent(audit.result.found_without)} without copies)."
-        )
+        found = describe_found(with_interval(percent(hiding["found"]), _found_interval(hiding)))
+        does_most = f"{quoted(hiding['token'])} hides most"
+        if audit.tokens["found"].n_unique() == 1:  # such as all queries, whatever the token
+            does_most = "All tokens hide alike"
+        sentences.append(f"{does_most}: {found} ({percent(audit.result.found_without)} without copies).")
     return sentences
 
 
@@ -232,9 +241,9 @@ def document_conclusions(audit: Audit, *, names_documents: bool = True) -> list[
         these = "None of them is"
         if len(ranked) < len(certain):
             these = f"None of the {len(ranked):,} that were ranked is"
-        sentences += changes or [f"{these} in the top {TOP} of more or fewer queries because of its copies."]
+        sentences += changes or [f"{these} in the top {TOP} of other queries because of its copies."]
         sentences += _count_by_source(certain)
-        gains_places = not certain.filter(pl.col("change") > 0).is_empty()
+        gains_places = not certain.filter(_entered_any()).is_empty()
         if audit.sticky.is_empty() and gains_places:  # no sticky token explains it
             sentences.append(f"Copies of any word help a document that is close to a top {TOP} already.")
     unread = certain.filter(~pl.col("copies_read"))
@@ -271,15 +280,15 @@ def _count_unranked(documents: pl.DataFrame) -> list[str]:
 
 def _describe_changes(documents: pl.DataFrame, *, names_documents: bool) -> list[str]:
     """Return a sentence on the top 10 lists that copies cost or bring documents; empty if there are none."""
-    changed = documents.filter(pl.col("change") != 0)  # in the order of the table
+    changed = documents.filter(_is_moved())  # in the order of the table
     if changed.is_empty():
         return []
-    losing = changed.filter(pl.col("change") < 0)
-    gaining = changed.filter(pl.col("change") > 0)
+    losing = changed.filter(_left_any())
+    gaining = changed.filter(_entered_any())  # a document may lose some places and gain others
     clauses = []
-    for verb, changing in (("lose", losing), ("gain", gaining)):
+    for verb, changing, queries in (("lose", losing, "left"), ("gain", gaining, "entered")):
         if not changing.is_empty():
-            places = counted(int(changing["change"].abs().sum()), "place")
+            places = counted(int(changing[queries].list.len().sum()), "place")
             ending = "s" if len(changing) == 1 else ""
             clauses.append(f"{len(changing):,} {verb}{ending} {places}")
     said = f"In top {TOP}s, {' and '.join(clauses)} because of the copies"
@@ -306,7 +315,7 @@ def _count_by_source(documents: pl.DataFrame) -> list[str]:
     lost_by_topic: Counter[str | None] = Counter()
     gained_by_source: Counter[str | None] = Counter()
     gained_by_topic: Counter[str | None] = Counter()
-    for document in documents.filter(pl.col("change") != 0).iter_rows(named=True):
+    for document in documents.filter(_is_moved()).iter_rows(named=True):
         source = document["source"]
         gained_by_source[source] += len(document["entered"])
         lost_by_source[source] += len(document["left"])
@@ -337,8 +346,10 @@ def _compare_queries(document: Mapping[str, Any]) -> str:
 
     An example is "3 queries instead of 1: rank 2 instead of 40 for 'first query', and 1 more".
     """
-    # The largest changes of rank come first.
-    changes = document["entered"] if document["change"] > 0 else document["left"]
+    # Each list begins with the largest change of rank. Where most places are gained, gains come first.
+    changes = [*document["left"], *document["entered"]]
+    if document["change"] > 0:
+        changes = [*document["entered"], *document["left"]]
     examples = []
     for change in changes[:_NAMED_QUERIES]:
         query = quoted(beginning(change["query"], _QUERY_CHARACTERS))
@@ -350,13 +361,13 @@ def _compare_queries(document: Mapping[str, Any]) -> str:
 
 
 def effect(document: Mapping[str, Any]) -> str:
-    """Say what its copies do to a document: whether they put it into more or fewer top 10s."""
+    """Say what its copies do to a document: into which top 10s they put it, and out of which."""
     if document["change"] is None:
         return "not ranked"
     if not document["copies_read"]:
         return "the model does not read that far"
-    if document["change"] == 0:
-        return f"as many top {TOP}s as without copies"
+    if not document["entered"] and not document["left"]:
+        return f"the same top {TOP}s as without copies"
     return f"in the top {TOP} of {_compare_queries(document)}"
 
 

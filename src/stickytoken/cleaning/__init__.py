@@ -202,7 +202,7 @@ class Cleaner:
         Raises:
             RunError: The file cannot be written.
         """
-        from stickytoken.measurement import write_atomically
+        from stickytoken.measurement.store import write_atomically
 
         values = self.to_json()
         del values["unsafe_fixes"]

@@ -286,17 +286,14 @@ def load_later(
     """
     from stickytoken.loading import DeferredModel
 
-    def load_now() -> stickytoken.Encoder:
-        # The library loads the model while progress bars are shown. `load` shows a spinner in their place.
-        with console.bars_hidden():
-            return load(source, loading, run, moved_to)
-
     name = _name_of_model(source, run, moved_to)
     # This call raises an error if the command needs the model itself and the model is behind an endpoint.
     is_behind_endpoint = _is_behind_endpoint(name, loading)
+    load_now = partial(load, source, loading, run, moved_to)
     return DeferredModel(load_now, reads_texts_only=is_behind_endpoint)
 
 
+@console.bars_hidden()  # a spinner takes the place of the bars of the library, if it shows any
 def load(
     source: str,
     loading: ModelOptions | AnyModelOptions,
@@ -495,16 +492,24 @@ def cost_announced(
             encoder.when_loaded.append(ask_before_sending)
         else:
             ask_before_sending(encoder)
-        yield progress
-        loaded = encoder.loaded if isinstance(encoder, DeferredModel) else encoder
-        if not isinstance(loaded, EndpointEncoder):
-            return
-        loaded.confirm_answers()  # a measurement does this itself, but not every command makes one
-        sent = loaded.spending
-        if sent.requests:
-            counts = f"{sent.requests:,} requests, {sent.tokens:,} tokens{_cost_phrase(sent.cost)}"
-            console.inform(f"sent, with the checks: {counts}")
-        _print_refused_texts(loaded.refused)
+        try:
+            yield progress
+            loaded = encoder.loaded if isinstance(encoder, DeferredModel) else encoder
+            if isinstance(loaded, EndpointEncoder):
+                # A measurement does this itself, but not every command makes one.
+                loaded.confirm_answers()
+        finally:  # what a command has sent before it failed costs as much
+            loaded = encoder.loaded if isinstance(encoder, DeferredModel) else encoder
+            if isinstance(loaded, EndpointEncoder):
+                _print_spending(loaded)
+
+
+def _print_spending(endpoint: EndpointEncoder) -> None:
+    sent = endpoint.spending
+    if sent.requests:
+        counts = f"{sent.requests:,} requests, {sent.tokens:,} tokens{_cost_phrase(sent.cost)}"
+        console.inform(f"sent, with the checks: {counts}")
+    _print_refused_texts(endpoint.refused)
 
 
 def _confirm_cost(
@@ -523,14 +528,17 @@ def _confirm_cost(
             temporary = Path(folder) / "rehearsal"
             try:
                 estimate = estimate_cost(endpoint, lambda stand_in: rehearse(stand_in, temporary))
-                console.inform(f"estimate: {_estimate_line(estimate)}")
+                estimate_line = f"estimate: {_estimate_line(estimate)}"
             except StickyTokenError as error:
-                console.inform(f"the cost cannot be estimated ({error})")
+                estimate_line = f"the cost cannot be estimated ({error})"
+        console.inform(estimate_line)
         is_free = endpoint.address.is_local and not loading.price_per_million
         if loading.yes or is_free:
             return
         if not sys.stdin.isatty():  # nobody is there to answer
             raise InputError("cannot ask for confirmation, because stdin is not a terminal: pass --yes")
+        if console.current_verbosity() is Verbosity.QUIET:
+            console.print_error(estimate_line)  # nobody can answer without it
         if not typer.confirm("go on?", err=True):
             raise typer.Exit(1)
 

@@ -16,7 +16,7 @@ from stickytoken.cli.commands.documents import clean, scan
 from stickytoken.cli.commands.language_models import embed, evaluate, tune
 from stickytoken.cli.commands.measuring import detect, probe
 from stickytoken.cli.commands.runs import card, published, report, show, tokens
-from stickytoken.cli.commands.shipping import check, demo, repair
+from stickytoken.cli.commands.shipping import REPAIRED_NOTE, check, demo, repair
 from stickytoken.cli.commands.understanding import explain, why
 from stickytoken.errors import KEPT_NOTE, StickyTokenError
 from stickytoken.version import __version__
@@ -82,8 +82,11 @@ def _report_error(error: BaseException, command: str | None) -> int | None:
     """
     if isinstance(error, KeyboardInterrupt) or console.was_interrupted():
         console.ignore_interrupts()  # let Python clean up undisturbed
-        notes = [note for note in getattr(error, "__notes__", []) if note.startswith(KEPT_NOTE)]
-        if command in _AFTER_INTERRUPT:
+        beginnings = (KEPT_NOTE, REPAIRED_NOTE)
+        notes = [note for note in getattr(error, "__notes__", []) if note.startswith(beginnings)]
+        if any(note.startswith(REPAIRED_NOTE) for note in notes):
+            notes.append(_CONTINUE)
+        elif command in _AFTER_INTERRUPT:
             notes.append(_AFTER_INTERRUPT[command])
         console.print_error(f"interrupted: {'; '.join(notes)}" if notes else "interrupted")
         return console.INTERRUPTED

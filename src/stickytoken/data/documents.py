@@ -553,7 +553,7 @@ class Reader:
             number=number,
             id=unicode_text(row.place if document_id is None else str(document_id)),
             text=filled.text,
-            source=None if source is None else unicode_text(str(source)),
+            source=None if source in (None, "") else unicode_text(str(source)),
             path=self.path,
             line=row.line,
             columns=tuple(texts),

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-import stickytoken.measurement as store
 from stickytoken.data import Sentences
 from stickytoken.detection.naming import available_tokens, parse_token, token_ids
 from stickytoken.detection.run import Run, identify_model, model_difference
@@ -23,6 +22,7 @@ from stickytoken.encoders.text_encoder import as_id_reader
 from stickytoken.errors import InputError, ModelError, RunError, StickyTokenError
 from stickytoken.insertion import Placement, Token
 from stickytoken.loading import load_encoder
+from stickytoken.measurement import store
 from stickytoken.reports.content import RunContent, read_content
 from stickytoken.validation import visible
 from stickytoken.vocabulary import Category, Vocabulary, categorize, match_benign

@@ -9,12 +9,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import stickytoken.data as readers
-import stickytoken.measurement as store
 import stickytoken.validation as checks
 from stickytoken import wall_time
 from stickytoken.data.readability import require_readable
@@ -34,7 +32,7 @@ from stickytoken.errors import EncodingError, StickyTokenWarning
 from stickytoken.insertion import Insertion, Token
 from stickytoken.loading import AnyModel, reads_texts_only
 from stickytoken.machine import digest
-from stickytoken.measurement import ray_engine, resume
+from stickytoken.measurement import ray_engine, resume, store
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.methods import SETTINGS_OF_METHOD, base, choose_method, method_named
 from stickytoken.methods.runner import Runner, shard_probes_for
@@ -164,17 +162,21 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     if question.method_name == "profile":
         # It always measures special tokens: they are few, and the first that anyone tries.
         added = [token for token in special_tokens(vocabulary, tokenizer) if token.id not in chosen_ids]
+    scope = base.Scope.WHOLE
+    if tokens is not None:
+        scope = base.Scope.NAMED
+    elif sample is not None:
+        scope = base.Scope.SAMPLE
     job = base.Job(
         encoder,
         question.settings,
         corpus,
         vocabulary,
         tokens=sorted([*chosen, *added], key=lambda token: token.id),
-        restricted=tokens is not None or sample is not None,
-        sampled=tokens is None,  # no tokens are named, so all are measured or a random sample
+        scope=scope,
     )
     record = _make_record(job, question.method_name, model_identity)
-    if job.restricted and job.sampled:  # the special tokens must not count as drawn at random
+    if scope is base.Scope.SAMPLE:  # the special tokens must not count as drawn at random
         record = record.model_copy(update={"beside_sample": [token.id for token in added]})
     folder_path = out or store.default_folder(encoder.name, record.method, record.identity)
     folder = run_folder.RunFolder(folder_path, began)
@@ -182,17 +184,17 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
         if not held.finished:
             with ray_engine.chosen_engine(engine, encoder) as opened:
                 if shard_probes is None:
-                    shard_probes = shard_probes_for(encoder.device)
+                    # The shards of an interrupted session can be read only if they have the same size. So the
+                    # device on which the run began decides, which its record names first.
+                    shard_probes = shard_probes_for(held.record.model.device)
                 # The record has a result if a file of a finished run was deleted. It is measured again.
-                unfinished = held.record.model_copy(update={"result": None})
-                # The first files are written after the last check of what the user passed: when the runner
-                # first encodes texts for the plan or, if it doesn't, when the plan is made. Both call this
-                # function, and only the first call has an effect.
-                begin_once = cache(partial(held.begin, unfinished))
-                runner = Runner(opened, folder, progress, shard_probes, begin=begin_once)
+                held.prepare(held.record.model_copy(update={"result": None}))
+                runner = Runner(opened, folder, progress, shard_probes)
                 # An interrupted session may have left its plan.
                 plan = folder.read_plan(record.method) or _make_plan(question.method, job, runner)
-                begin_once()
+                # The first files are written after the last check of what the user passed. The runner has
+                # written them if it encoded texts for the plan.
+                folder.begin()
                 folder.write_record(store.PLAN_FILE, plan)
                 folder.write_table(store.VOCABULARY_FILE, frame_with_special(vocabulary, tokenizer))
                 table, result = question.method.compute(job, plan, runner, folder)
@@ -268,7 +270,7 @@ def _make_record(
 ) -> run_folder.RunRecord:
     """Return the record of a run that is about to start."""
     encoder = job.encoder
-    tokens = job.tokens if job.restricted else None  # None: all available ones
+    tokens = None if job.scope is base.Scope.WHOLE else job.tokens
     parts = identity_parts(model, method, job.settings, job.corpus.fingerprint, tokens)
     if method == "profile":
         from stickytoken.methods import profile
@@ -373,5 +375,5 @@ def probe(
         advice = "to probe it, insert its id instead of text (insertion 'ids')"
         ids = reachable_ids(vocabulary, ids, advice)
     probed = [vocabulary.token(vocabulary.place(token_id)) for token_id in ids]
-    job = base.Job(encoder, settings, corpus, vocabulary, probed, restricted=True, sampled=False)
+    job = base.Job(encoder, settings, corpus, vocabulary, probed, scope=base.Scope.NAMED)
     return question.method.probe(job, progress)

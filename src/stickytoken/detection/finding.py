@@ -7,7 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
-import stickytoken.measurement as store
 from stickytoken.detection import detect
 from stickytoken.detection.run import (
     Run,
@@ -25,9 +24,10 @@ from stickytoken.encoders.protocol import Encoder, EncoderIdentity
 from stickytoken.errors import InputError, RunError, reading
 from stickytoken.loading import AnyModel
 from stickytoken.machine import digest
-from stickytoken.measurement import resume
+from stickytoken.measurement import resume, store
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
 from stickytoken.measurement.ray_engine import EngineChoice
+from stickytoken.methods.base import Scope
 from stickytoken.settings.profile import RuleSettings
 
 DEFAULT_FOLDER = Path("runs")
@@ -119,9 +119,7 @@ def _whole_runs(runs: Path) -> tuple[dict[Path, RunRecord], list[str]]:
         except RunError as error:
             notes.append(f"skipped: {error}")
             continue
-        covers_vocabulary = (
-            record.identity_parts.get("tokens") is None and record.tokens == record.model.available
-        )
+        covers_vocabulary = record.scope is Scope.WHOLE and record.tokens == record.model.available
         if record.method == "profile" and record.result is not None and covers_vocabulary:
             records[path] = record
     newest_first = sorted(records, key=lambda path: records[path].started, reverse=True)

@@ -21,7 +21,8 @@ from stickytoken.encoders.protocol import Encoder, EncoderIdentity
 from stickytoken.encoders.roles import Role, identity_of_queries, in_role
 from stickytoken.errors import InputError, ModelError, RunError
 from stickytoken.loading import AnyModel, load_encoder, load_from_spec
-from stickytoken.measurement import (
+from stickytoken.measurement.resume import Record, differences
+from stickytoken.measurement.store import (
     NORMALIZER_FILE,
     RUN_FILE,
     TOKENS_FILE,
@@ -30,7 +31,6 @@ from stickytoken.measurement import (
     repair_advice,
     validated,
 )
-from stickytoken.measurement.resume import Record, differences
 from stickytoken.methods import (
     SETTINGS_OF_METHOD,
     Column,
@@ -269,8 +269,7 @@ class Run:
     @property
     def has_named_tokens(self) -> bool:
         """Whether a user named the tokens, which then are neither all available ones nor a random sample."""
-        is_restricted = self.record.identity_parts.get("tokens") is not None
-        return is_restricted and self.record.beside_sample is None
+        return self.record.scope is base.Scope.NAMED
 
     @property
     def most_documents(self) -> int | None:
@@ -465,9 +464,10 @@ def recorded_loading(run: RunRecord) -> LoadingRecord:
     return LoadingRecord.model_validate(options)
 
 
-def load_for_documents(model: AnyModel, **options: Any) -> Encoder:
-    """Load a model, with options of `load_encoder`, to encode texts as documents: those receive copies."""
-    encoder: Encoder = in_role(load_encoder(model, **options), Role.DOCUMENT)
+def load_for_documents(model: AnyModel, revision: str | None = None) -> Encoder:
+    """Load a model to encode texts as documents: those receive copies."""
+    any_kind: Any = model  # not every kind of model that `load_encoder` takes has a revision
+    encoder: Encoder = in_role(load_encoder(any_kind, revision=revision), Role.DOCUMENT)
     return encoder
 
 

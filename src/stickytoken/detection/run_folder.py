@@ -18,12 +18,11 @@ from pydantic import (
     model_validator,
 )
 
-import stickytoken.measurement as store
 from stickytoken.encoders.endpoint import names_endpoint
 from stickytoken.encoders.files.resolution import names_folder
 from stickytoken.encoders.files.spec import EncoderSpec
 from stickytoken.errors import RunError
-from stickytoken.measurement import resume
+from stickytoken.measurement import resume, store
 from stickytoken.methods import SETTINGS_OF_METHOD, base, method_named
 from stickytoken.settings import part_of
 from stickytoken.settings.endpoint import EndpointOptions
@@ -224,6 +223,13 @@ class RunRecord(resume.MeasurementRecord):
     hardware: dict[str, str]
     started: str
     result: SerializeAsAny[base.ResultRecord] | None = None
+
+    @property
+    def scope(self) -> base.Scope:
+        """Which of the available tokens the run measures."""
+        if self.beside_sample is not None:
+            return base.Scope.SAMPLE
+        return base.Scope.WHOLE if self.identity_parts.get("tokens") is None else base.Scope.NAMED
 
     def continued_by(self, later: resume.MeasurementRecord) -> Self:
         continued = super().continued_by(later)

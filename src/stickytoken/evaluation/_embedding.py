@@ -18,7 +18,7 @@ from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.protocol import Encoder, has_vector, reads_ids
 from stickytoken.errors import EncodingError, InputError
 from stickytoken.insertion import Insertion
-from stickytoken.measurement import write_atomically
+from stickytoken.measurement.store import write_atomically
 from stickytoken.settings.reading import ColumnChoice
 
 # Number of texts that are encoded between two progress reports.

@@ -19,8 +19,8 @@ from stickytoken.explanation._job import Job
 from stickytoken.explanation.measuring import choose_texts
 from stickytoken.explanation.result import Explanation
 from stickytoken.loading import AnyModel
-from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
+from stickytoken.measurement.store import ResultFolder
 from stickytoken.settings.explain import ExplainSettings
 from stickytoken.validation import file_path, list_of, or_default, require_callable, shown
 from stickytoken.vocabulary import Vocabulary, categorize, match_benign

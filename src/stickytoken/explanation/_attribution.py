@@ -16,8 +16,8 @@ from stickytoken.explanation import files
 from stickytoken.explanation.measuring import Material, Part, PlacedCarrier, Surroundings
 from stickytoken.explanation.statistics import AREAS
 from stickytoken.inspection.shapley import divide_vector
-from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import Progress, ProgressCallback
+from stickytoken.measurement.store import ResultFolder
 from stickytoken.settings.explain import ExplainSettings
 from stickytoken.unit_vectors import unit_vectors
 

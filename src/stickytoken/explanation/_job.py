@@ -25,9 +25,9 @@ from stickytoken.explanation.measuring import Material, Part, Surroundings
 from stickytoken.explanation.result import RUN_COLUMNS, describe_verdict, find_differences
 from stickytoken.explanation.statistics import make_head_rows, make_measure_rows
 from stickytoken.machine import digest
-from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import Progress, ProgressCallback
 from stickytoken.measurement.resume import identity_of, package_versions
+from stickytoken.measurement.store import ResultFolder
 from stickytoken.settings.explain import ExplainSettings
 from stickytoken.unit_vectors import exact_unit_vectors, unit_vectors
 from stickytoken.vocabulary import BenignMatch, Vocabulary

@@ -13,11 +13,10 @@ import numpy as np
 import polars as pl
 from pydantic import Field
 
-import stickytoken.measurement as store
 from stickytoken.errors import RunError
 from stickytoken.explanation.statistics import NUMBERS
 from stickytoken.machine import digest
-from stickytoken.measurement import resume
+from stickytoken.measurement import resume, store
 
 # Version 2 added the identity. In version 3, attribution has no references.
 EXPLANATION_SCHEMA_VERSION = 3
@@ -165,7 +164,8 @@ def load_or_explain(
         if held.finished:
             explanation = read_explanation(folder)
         else:
-            held.begin()
+            held.prepare()
+            files.begin()
             explanation = compute(files)
             write_tables(files, explanation.tables)
             held.finish(explanation.record)

@@ -13,7 +13,7 @@ import polars as pl
 from stickytoken.explanation import files
 from stickytoken.explanation.files import Finding, StoredExplanation
 from stickytoken.explanation.statistics import AREAS
-from stickytoken.measurement import ResultFolder
+from stickytoken.measurement.store import ResultFolder
 from stickytoken.methods import Verdict
 from stickytoken.methods.measures import PUSH
 from stickytoken.settings.explain import ExplainSettings

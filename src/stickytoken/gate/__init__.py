@@ -20,6 +20,7 @@ from stickytoken.gate._tokens import STICKY_TOKEN, judge_tokens, require_compara
 from stickytoken.loading import AnyModel
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.methods import SETTINGS_OF_METHOD
+from stickytoken.methods.base import Scope
 from stickytoken.scanning.results import Scan, count_by_kind, filter_by_kind
 from stickytoken.scanning.scan import scan
 from stickytoken.scanning.wording import RULES, find_gaps, scan_findings
@@ -292,8 +293,7 @@ def _find_gaps_of_run(run: Run, which: str) -> list[str]:
     tokens = run.tokens
     record = run.record
     reasons = []
-    named_tokens_only = record.identity_parts.get("tokens") is not None
-    if named_tokens_only or record.tokens < run.available:
+    if record.scope is not Scope.WHOLE or record.tokens < run.available:
         reasons.append(
             f"{which} in {run.path} covered {record.tokens:,} of {run.available:,} available tokens: "
             "detect without --sample and --tokens"

@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import stickytoken.measurement as store
 from stickytoken.detection.run import Run
 from stickytoken.errors import InputError
 from stickytoken.findings import Finding, Level, Rule, place_of
 from stickytoken.gate._results import COUNTED_GRADES, FailOn
 from stickytoken.intervals import Interval
+from stickytoken.measurement import store
 from stickytoken.measurement.resume import differences
 from stickytoken.methods.measures import ERASED, MEASURES, PUSH
 from stickytoken.settings.profile import PRECISION_SETTINGS

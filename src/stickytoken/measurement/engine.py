@@ -10,7 +10,7 @@ from itertools import zip_longest
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity
-from stickytoken.measurement import ShardCost
+from stickytoken.measurement.store import ShardCost
 
 Item = TypeVar("Item")
 Item_co = TypeVar("Item_co", covariant=True)

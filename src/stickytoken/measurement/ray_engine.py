@@ -13,12 +13,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
-import stickytoken.measurement as store
 from stickytoken.encoders.files.spec import EncoderSpec
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity, capabilities_of
 from stickytoken.errors import InputError, MissingExtraError, RunError, StickyTokenError
 from stickytoken.loading import load_from_spec
-from stickytoken.measurement import resume
+from stickytoken.measurement import resume, store
 from stickytoken.measurement.engine import (
     ComputedShard,
     Engine,

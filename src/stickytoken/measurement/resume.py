@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from stickytoken.errors import KEPT_NOTE, RunError
-from stickytoken.measurement import IDENTITY_FILE, ResultFolder, command_of, require_writable
+from stickytoken.measurement.store import (
+    IDENTITY_FILE,
+    ResultFolder,
+    command_of,
+    require_writable,
+)
 from stickytoken.version import __version__
 
 if TYPE_CHECKING:
@@ -178,26 +183,26 @@ class Resumed(Generic[R]):
     finished: bool
     kind: MeasurementKind[R]
 
-    def begin(self, record: R | None = None) -> None:
-        """Start recording the time, and write the measurement's identity if the folder does not have it.
+    def prepare(self, record: R | None = None) -> None:
+        """Let ``folder.begin`` write the measurement's identity, unless the folder has it, and a record.
 
         The identity is that of `self.record`, because ``record`` may be None. The identity never changes
         during a measurement, so ``record`` must have the same identity.
 
         Args:
-            record: the record of the unfinished measurement, without results, which is written at once. If
-                None, only `finish` writes a record.
+            record: the record of the unfinished measurement, without results. If None, only `finish` writes a
+                record.
         """
+        first_records: dict[str, BaseModel] = {}
         if not (self.folder.path / IDENTITY_FILE).is_file():
-            identity_record = IdentityRecord(
+            first_records[IDENTITY_FILE] = IdentityRecord(
                 kind=self.kind.name,
                 identity=self.record.identity,
                 identity_parts=self.record.identity_parts,
             )
-            self.folder.write_record(IDENTITY_FILE, identity_record)
-        self.folder.begin_session()
         if record is not None:
-            self.folder.write_record(self.kind.file, record)
+            first_records[self.kind.file] = record
+        self.folder.prepare(first_records)
 
     def finish(self, record: R) -> None:
         """Write the record of the finished measurement, and stop recording the time."""

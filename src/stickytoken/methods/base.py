@@ -6,6 +6,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
+from enum import Enum, auto
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast
 
@@ -15,9 +16,9 @@ import stickytoken.methods as terms
 from stickytoken.data import PairCorpus, Sentences
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.insertion import Insertion, Token
-from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.measurement.resume import Record
+from stickytoken.measurement.store import ResultFolder
 from stickytoken.unit_vectors import Similarity
 from stickytoken.vocabulary import Vocabulary
 
@@ -55,6 +56,17 @@ class MethodSettings(Protocol):
     def inserted_as(self) -> Insertion: ...  # how copies are inserted: ``insertion``, or else the default
 
 
+class Scope(Enum):
+    """Which of the available tokens are measured."""
+
+    WHOLE = auto()
+    """All of them."""
+    SAMPLE = auto()
+    """A random sample of all of them; with profile, also the special tokens."""
+    NAMED = auto()
+    """Those that a user named, or a random sample of these."""
+
+
 Settings_co = TypeVar("Settings_co", bound=MethodSettings, covariant=True)
 
 
@@ -68,8 +80,7 @@ class Job(Generic[Settings_co]):
         corpus: the texts that the tokens are measured in.
         vocabulary: vocabulary of the model.
         tokens: the tokens to measure; in a run, they are in ascending order of id.
-        restricted: whether the job leaves out some of the available tokens.
-        sampled: True if ``tokens`` are all available tokens or a random sample; False if a user named them.
+        scope: how these tokens were chosen.
     """
 
     encoder: Encoder
@@ -78,8 +89,7 @@ class Job(Generic[Settings_co]):
     vocabulary: Vocabulary
     tokens: list[Token]
     _: KW_ONLY
-    restricted: bool
-    sampled: bool
+    scope: Scope
 
     @property
     def sentences(self) -> Sentences:

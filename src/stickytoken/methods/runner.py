@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +14,6 @@ from stickytoken.encoders.roles import Role
 from stickytoken.errors import EncodingError
 from stickytoken.insertion import Probe, Token
 from stickytoken.machine import Precision
-from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import (
     Engine,
     Item,
@@ -26,6 +25,7 @@ from stickytoken.measurement.engine import (
     Work,
 )
 from stickytoken.measurement.stages import UNANSWERED, Stage, TokenWork, cut_into_shards
+from stickytoken.measurement.store import ResultFolder
 from stickytoken.measurement.texts import TextWork, cut_texts_into_shards
 
 # Number of texts in a shard. A killed run loses the current shard, so shards should be small; but a shard
@@ -59,7 +59,6 @@ class Runner:
         shard_probes: number of texts in a shard.
         unanswered: for each token that could not be measured, a text that the server gave no vector for,
             keyed by token id.
-        begin: called before any work, after all checks of the user's input; it writes the record of a run.
     """
 
     engine: Engine
@@ -67,7 +66,6 @@ class Runner:
     progress: ProgressCallback
     shard_probes: int = SHARD_PROBES
     unanswered: dict[int, str] = field(default_factory=dict)
-    begin: Callable[[], object] = lambda: None
 
     @classmethod
     def in_memory(
@@ -109,7 +107,8 @@ class Runner:
         Returns:
             One table per shard, in the order of ``shards``.
         """
-        self.begin()  # does nothing if the run has begun
+        if self.folder is not None:
+            self.folder.begin()
         total = sum(len(shard.items) for shard in shards)
         tables: dict[int, pl.DataFrame] = {}  # keyed by the index of the shard
         missing: list[Shard[Item]] = []

@@ -108,7 +108,8 @@ class Harm(NamedTuple):
         push: in how many times as many wrong results a document is.
         found: share of the queries that find the document that answers them among the first ten results.
         ordinary_push: the push of an ordinary token.
-        ordinary_found: the share with copies of an ordinary token.
+        ordinary_found: the share with copies of an ordinary token; None if it was not measured in the same
+            documents.
         found_without: the share without copies.
         push_interval: the interval of the push as text, if it is to be given.
         found_interval: the interval of the share as text, if it is to be given.
@@ -119,7 +120,7 @@ class Harm(NamedTuple):
     push: float
     found: float
     ordinary_push: float
-    ordinary_found: float
+    ordinary_found: float | None
     found_without: float
     push_interval: str = ""
     found_interval: str = ""
@@ -128,20 +129,20 @@ class Harm(NamedTuple):
     @property
     def shares(self) -> tuple[float, float]:
         """How much copies hide and push documents: 0 for no effect, 1 for the effect of a severe token."""
+        found_otherwise = self.found_without if self.ordinary_found is None else self.ordinary_found
         hidden = 0.0  # also if ordinary copies hide all documents, so that none is left to hide
-        if self.ordinary_found:
-            hidden = hidden_share(self.found, self.ordinary_found)
+        if found_otherwise:
+            hidden = hidden_share(self.found, found_otherwise)
         return harm_shares(hidden, self.push)
 
     @property
     def hides(self) -> str:
         """How often a document with copies is found by the queries that it answers."""
         found = with_interval(percent(self.found), self.found_interval)
-        return (
-            f"With {COPIES} copies of {quoted(self.token)}, {describe_found(found)} "
-            f"({percent(self.found_without)} without copies, {percent(self.ordinary_found)} with copies of "
-            "an ordinary token)"
-        )
+        compared = f"{percent(self.found_without)} without copies"
+        if self.ordinary_found is not None:
+            compared += f", {percent(self.ordinary_found)} with copies of an ordinary token"
+        return f"With {COPIES} copies of {quoted(self.token)}, {describe_found(found)} ({compared})"
 
     @property
     def pushes(self) -> str:

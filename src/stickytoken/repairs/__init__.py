@@ -7,7 +7,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import stickytoken.measurement as store
 from stickytoken import wall_time
 from stickytoken.data import Sentences, SentenceSource, load_sentences
 from stickytoken.data.readability import require_readable
@@ -18,7 +17,7 @@ from stickytoken.encoders.protocol import require_ids
 from stickytoken.errors import InputError, RunError, StickyTokenWarning
 from stickytoken.loading import AnyModel
 from stickytoken.machine import digest
-from stickytoken.measurement import resume
+from stickytoken.measurement import resume, store
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.repairs import model_folder, records
 from stickytoken.repairs._documents import write_documents
@@ -95,15 +94,14 @@ def repair(
     folder = file_path("out", out)
     opened = open_run(run)
     records.require_empty_or_repair(folder)
-    if task is not None:
-        chosen_task, _notes_on_task = find_task(task)
-    else:
-        chosen_task = kinds_task()
+    chosen_task, notes_on_task = (kinds_task(), []) if task is None else find_task(task)
     model = _load_repairable_model(encoder, opened, folder)
     vocabulary = categorize(model.encoder.tokenizer)
     ids = _choose_ids(opened, vocabulary, tokens)
     sentences_to_read, note_on_corpus = _choose_corpus_and_note(opened, sentences)
     notes = [note for note in (model.note_on_routes(), note_on_corpus) if note is not None]
+    if settings.verify:  # else, the task isn't scored
+        notes += notes_on_task
     corpus = require_readable(sentences_to_read, model.encoder.tokenizer, model.encoder.name)
     identity_parts = resume.identity_of(
         _VERSION,
@@ -134,9 +132,7 @@ def repair(
             neighbours = find_neighbours(model, vocabulary, ids, opened)
         job = RepairJob(opened, model, vocabulary, ids, neighbours, corpus, settings, progress, build_folder)
         if settings.verify:
-            # Making the recheck raises an InputError if the run has left too few texts or ordinary tokens to
-            # measure a repair. This is before anything is built.
-            _ = job.recheck
+            job.require_enough_to_measure()
         choices = job.choose(plans)
         job.write({token_id: choice.candidate for token_id, choice in choices.items()})
         token_records = job.make_records(plans, choices)

@@ -121,7 +121,7 @@ class RepairJob:
         """The recheck of the model before the repair, which measures tokens in other texts than the run's.
 
         It is made when it is first needed, because hardly any repair without verification needs it. Making it
-        raises an InputError if the run has left too few texts.
+        raises the InputError of `require_enough_to_measure`.
         """
         neighbour_ids = [neighbour.token.id for neighbour in self.neighbours]
         return make_recheck(
@@ -133,6 +133,14 @@ class RepairJob:
             excluded=self.run.sticky_ids.union(self.ids, neighbour_ids),
             progress=self.progress,
         )
+
+    def require_enough_to_measure(self) -> None:
+        """Check, before anything is built, that a repair can be measured.
+
+        Raises:
+            InputError: the run has left too few texts or ordinary tokens.
+        """
+        _ = self.recheck  # making it is the check
 
     def choose(self, plans: Mapping[int, RepairPlan]) -> dict[int, Choice]:
         """Return the repair chosen for each token, keyed by token id.

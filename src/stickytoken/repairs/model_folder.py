@@ -16,7 +16,7 @@ from stickytoken.encoders.files.resolution import resolve_model
 from stickytoken.encoders.files.tokenizer_loading import text_module
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import ModelError, RepairError, StickyTokenError
-from stickytoken.measurement import ResultFolder
+from stickytoken.measurement.store import ResultFolder
 from stickytoken.repairs.tokenizer_edit import ModelEdit, edit_tokenizer
 
 if TYPE_CHECKING:

@@ -23,14 +23,12 @@ from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Joining, Token
 from stickytoken.intervals import Intervals, present
 from stickytoken.measurement.engine import ProgressCallback
-from stickytoken.methods import Verdict
 from stickytoken.methods.measures import ERASED, PUSH, thresholds
 from stickytoken.methods.probes import Floats
 from stickytoken.methods.profile import token_vector_deviations
 from stickytoken.methods.profile.documents import (
     DocumentPanel,
     InDocuments,
-    bound_hidden_share,
     choose_collection,
     encode_documents,
     join_documents,
@@ -48,7 +46,7 @@ from stickytoken.methods.profile.estimates import (
 from stickytoken.methods.profile.plan import LEAST_PILOTS, choose_texts
 from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import ProfileStage, round_stage
-from stickytoken.methods.profile.verdict import RuleInputs, apply_rule
+from stickytoken.methods.profile.verdict import RuleInputs, bound_hidden_share, judge_against_no_copies
 from stickytoken.methods.runner import Runner
 from stickytoken.repairs.records import TOKENIZER_STRATEGIES, MeasuredRecord
 from stickytoken.settings.profile import ProfileSettings
@@ -295,7 +293,6 @@ class Recheck:
         in_documents = self._measure_documents(copies)
         split_ids = self._find_split_ids(copies)
         measures, ordinary_contraction = self._estimate(copies, in_documents, split_ids)
-        verdicts = apply_rule(measures, self.settings).verdicts
         reaches = _compute_reaches(measures, self.settings)
         # Both are keyed by token id; the second has only the tokens read as several pieces.
         found_shares: dict[int, float] = {}
@@ -303,24 +300,21 @@ class Recheck:
         if in_documents is not None:
             found_shares = dict(zip(in_documents.ids.tolist(), in_documents.found.tolist(), strict=True))
             hidden_shares = _bound_hidden_shares(in_documents, split_ids, self.settings.confidence)
+        verdicts = judge_against_no_copies(measures, hidden_shares, self.settings)
         tokens = {}
         reach_by_id = {}
         for token_id in copies.ids:
             row = int(np.searchsorted(measures.ids, token_id))  # rows are in ascending order of their ids
-            verdict = verdicts[row]
             reach = float(reaches[row])
             if token_id in hidden_shares:
-                hidden_share = hidden_shares[token_id]
                 # `fmax` ignores a reach that is unknown, NaN.
-                reach = float(np.fmax(reach, hidden_share / self.settings.smallest_erased))
-                if hidden_share >= self.settings.smallest_erased:
-                    verdict = Verdict.STICKY
+                reach = float(np.fmax(reach, hidden_shares[token_id] / self.settings.smallest_erased))
             reach_by_id[token_id] = reach
             tokens[token_id] = MeasuredRecord(
                 push=present(float(measures.push.value[row])),
                 erased=present(float(measures.erased.value[row])),
                 found=present(found_shares.get(token_id, np.nan)),
-                verdict=verdict.value,
+                verdict=verdicts[row].value,
             )
         ordinary_push = None
         if self._ordinary_in_documents is not None:

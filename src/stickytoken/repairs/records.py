@@ -8,9 +8,8 @@ from typing import Any
 
 from pydantic import Field
 
-import stickytoken.measurement as store
 from stickytoken.errors import RunError, reading
-from stickytoken.measurement import resume
+from stickytoken.measurement import resume, store
 from stickytoken.methods.measures import ERASED, PUSH
 from stickytoken.settings.repair import Strategy
 from stickytoken.words import percent

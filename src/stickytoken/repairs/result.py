@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-import stickytoken.measurement as store
 from stickytoken.data.documents import Document, NamedColumns, open_documents
 from stickytoken.data.rows import Meter
 from stickytoken.encoders import Encoder
@@ -21,6 +20,7 @@ from stickytoken.encoders.files.tokenizer_loading import user_tokenizer
 from stickytoken.encoders.inputs.lengths import NO_LIMIT
 from stickytoken.encoders.protocol import require_ids
 from stickytoken.errors import InputError, RepairError
+from stickytoken.measurement import store
 from stickytoken.repairs.model_folder import require_repairable
 from stickytoken.repairs.records import TOKENIZER_STRATEGIES, read_repair, token_rows
 from stickytoken.settings.reading import ColumnChoice, columns_of

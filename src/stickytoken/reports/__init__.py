@@ -15,7 +15,7 @@ require_package("plotly", "a report", "report")
 require_package("jinja2", "a report", "report")
 
 from stickytoken.detection import Run
-from stickytoken.measurement import require_file_place, write_atomically
+from stickytoken.measurement.store import require_file_place, write_atomically
 from stickytoken.reports.content import RunContent, read_content
 from stickytoken.reports.facts import explained_tokens, report_figures
 from stickytoken.reports.figures import ReportFigure

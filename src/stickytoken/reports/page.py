@@ -21,7 +21,7 @@ from markupsafe import Markup
 from stickytoken.attribution import TextPart, Why, summary
 from stickytoken.audits import Audit
 from stickytoken.detection.run import next_steps
-from stickytoken.measurement import require_file_place, write_atomically
+from stickytoken.measurement.store import require_file_place, write_atomically
 from stickytoken.repairs.records import last_verified
 from stickytoken.reports import facts, templating
 from stickytoken.reports.cards import FIRST_CARDS, Card, cards

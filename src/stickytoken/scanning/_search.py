@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -14,8 +14,8 @@ from stickytoken.cleaning.rules import CleaningRules
 from stickytoken.cleaning.spans import SpanKind
 from stickytoken.data.documents import Document, Documents, Record
 from stickytoken.data.rows import Meter, Skipped
-from stickytoken.measurement import ResultFolder, ShardCost
 from stickytoken.measurement.engine import Progress, ProgressCallback
+from stickytoken.measurement.store import ResultFolder, ShardCost
 from stickytoken.scanning._workers import examine_batches
 
 # Name of the column that holds the number of a batch.
@@ -37,13 +37,11 @@ class Keeper:
     """Stores the findings of each batch in the folder of a scan; without a folder, nothing is stored.
 
     Args:
-        folder: folder of the scan.
-        begin: called once, just before the first batch is written to the folder.
+        folder: folder of the scan. It begins with the first batch that is written to it.
     """
 
-    def __init__(self, folder: ResultFolder | None = None, begin: Callable[[], None] | None = None) -> None:
+    def __init__(self, folder: ResultFolder | None) -> None:
         self._folder = folder
-        self._begin = begin
 
     def load(self, batch: Batch) -> list[dict[str, Any]] | None:
         """Return the stored rows of a batch; None if no rows are stored, or only rows of other documents."""
@@ -59,9 +57,7 @@ class Keeper:
         """Store the rows of a batch."""
         if self._folder is None:
             return
-        if self._begin is not None:
-            self._begin()
-            self._begin = None
+        self._folder.begin()
         shard = {_BATCH: batch.number, "digest": batch.digest, "rows": json.dumps(rows)}
         self._folder.write_shard(_SEARCH, batch.number, [shard], ShardCost(seconds=0.0, sequences=0))
 

@@ -12,12 +12,11 @@ from typing import Any
 import polars as pl
 from pydantic import Field
 
-import stickytoken.measurement as store
 from stickytoken.cleaning.rules import format_known_line, read_list, text_digest
 from stickytoken.cleaning.spans import SpanKind
 from stickytoken.data.rows import Skipped
 from stickytoken.errors import InputError, reading
-from stickytoken.measurement import resume
+from stickytoken.measurement import resume, store
 from stickytoken.validation import file_path, shown
 
 SCAN = "scan"

@@ -7,13 +7,11 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import astuple
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import polars as pl
 
-import stickytoken.measurement as store
 from stickytoken import wall_time
 from stickytoken.cleaning import Cleaner, names_rules_file, open_cleaner
 from stickytoken.cleaning.rules import CleaningRules, rules_of_run
@@ -21,7 +19,7 @@ from stickytoken.data.documents import Documents, DocumentSource, NamedColumns, 
 from stickytoken.detection.run import Run, open_run
 from stickytoken.errors import InputError
 from stickytoken.machine import available_cores, digest
-from stickytoken.measurement import resume
+from stickytoken.measurement import resume, store
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.scanning._search import Keeper, Tally, search
 from stickytoken.scanning.results import (
@@ -129,16 +127,15 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
     if path is not None:
         resume.require_place(path, SCANS)
         folder = store.ResultFolder(path, began)
-    keeper = Keeper()
     held = None
     with ExitStack() as stack:
         if folder is not None:
             held = stack.enter_context(resume.resumed(folder, SCANS, record))
             # Documents that an earlier scan has searched are not searched again.
             record = record.model_copy(update={"versions": held.record.versions})
-            # Write the record only with the first batch, so that unreadable documents leave no folder behind.
-            keeper = Keeper(folder, partial(held.begin, record))
-        tally = search(collection, rules, keeper, workers=processes, progress=progress)
+            # It is written only with the first batch, so that unreadable documents leave no folder behind.
+            held.prepare(record)
+        tally = search(collection, rules, Keeper(folder), workers=processes, progress=progress)
         if not tally.documents:
             raise _no_documents(collection, tally)
         table = pl.DataFrame(tally.rows, SCHEMA)

@@ -19,19 +19,19 @@ from stickytoken.errors import StickyTokenWarning
 from stickytoken.insertion import Insertion, Joining, Token
 from stickytoken.intervals import Interval
 from stickytoken.measurement.engine import ignore_progress
-from stickytoken.methods.base import Job
+from stickytoken.methods.base import Job, Scope
 from stickytoken.methods.measures import PUSH, thresholds
 from stickytoken.methods.profile.documents import (
-    Announcer,
     SoFar,
-    bound_hidden_share,
     choose_collection,
+    describe_so_far,
     encode_documents,
     measure_in_documents,
     plan_documents,
     predict_push,
 )
 from stickytoken.methods.profile.rounds import make_plan
+from stickytoken.methods.profile.verdict import bound_hidden_share
 from stickytoken.methods.runner import Runner
 from stickytoken.methods.statistics import Effects
 from stickytoken.search import ExactSearch
@@ -45,9 +45,7 @@ CORPUS = collect_sentences(profiled.sentences(1200), "test")
 @pytest.fixture(scope="module")
 def job(encoder):
     vocabulary = analyze_vocabulary(encoder)
-    return Job(
-        encoder, profiled.SMALL, CORPUS, vocabulary, vocabulary.available, restricted=False, sampled=True
-    )
+    return Job(encoder, profiled.SMALL, CORPUS, vocabulary, vocabulary.available, scope=Scope.WHOLE)
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +250,7 @@ def test_documents_with_copies_that_take_many_tokens_are_truncated(tmp_path):
     encoder = load_encoder(profiled.save_bert(tmp_path))
     vocabulary = analyze_vocabulary(encoder)
     available = vocabulary.available
-    job = Job(encoder, profiled.SMALL, CORPUS, vocabulary, available, restricted=False, sampled=True)
+    job = Job(encoder, profiled.SMALL, CORPUS, vocabulary, available, scope=Scope.WHOLE)
     runner = Runner.in_memory(encoder, ignore_progress)
     panel = encode(job, make_plan(job, runner).documents)
     written = replace(panel, carriers=panel.texts)
@@ -280,40 +278,37 @@ def test_queries_are_surely_hidden_by_the_exact_interval():
     assert bound_hidden_share(0, 8, 0.0, 0.9) == 0
 
 
-def test_special_tokens_are_announced_once_their_interval_says_so(panel):
-    notes = []
-    tokens = [Token(number, f"<{number}>") for number in range(3)]
-    announcer = Announcer(tokens, None, profiled.SMALL, panel, lambda step: notes.append(step.note))
-    announcer.finish()
-    assert "3 special tokens" in notes.pop()
-    found = [1] * 8
-    unclear = {0: SoFar(Interval(2.0, 1.4, 2.9), found, 4), 1: SoFar(Interval(1.0, 0.8, 1.3), found, 4)}
-    announcer.announce("first", unclear)
-    assert not notes
-    clear = {0: SoFar(Interval(1.9, 1.55, 2.4), found * 2, 8), 2: SoFar(Interval(0.1, 0, 0.3), [0] * 400, 8)}
-    announcer.announce("second", clear)
-    announcer.announce("third", {0: SoFar(Interval(1.9, 1.6, 2.2), found * 4, 16)})
-    announcer.finish()
-    assert len(notes) == 2
-    assert all(part in notes[0] for part in ("'<0>' may push", "1.9", "1.5 to 2.4×", "8 documents so far"))
-    assert all(part in notes[1] for part in ("'<2>' may hide", "0 of 400", "8 documents so far"))
-    announcer.announce("last", {1: SoFar(Interval(1.6, 1.5, 1.7), found * 8, 64)})
-    assert all(part in notes[2] for part in ("'<1>' pushes", "1.6", "64 documents)"))
+@pytest.mark.parametrize(
+    ("push", "found", "documents", "parts"),
+    [
+        (Interval(2.0, 1.4, 2.9), [1] * 8, 4, None),
+        (Interval(1.0, 0.8, 1.3), [1] * 8, 4, None),
+        (
+            Interval(1.9, 1.55, 2.4),
+            [1] * 16,
+            8,
+            ("'<0>' may push", "1.9", "1.5 to 2.4×", "8 documents so far"),
+        ),
+        (Interval(0.1, 0, 0.3), [0] * 400, 8, ("'<0>' may hide", "0 of 400", "8 documents so far")),
+        (Interval(1.6, 1.5, 1.7), [1] * 64, 64, ("'<0>' pushes", "1.6", "64 documents)")),
+    ],
+)
+def test_a_special_token_is_described_once_its_interval_says_so(panel, push, found, documents, parts):
+    sentence = describe_so_far(Token(0, "<0>"), SoFar(push, found, documents), panel, None, profiled.SMALL)
+    if parts is None:
+        assert sentence is None
+    else:
+        assert all(part in sentence for part in parts)
 
 
-def test_a_token_with_an_unusual_vector_is_announced_by_its_lower_thresholds(panel):
-    """The verdict uses them too, so a token that isn't announced isn't sticky by its push."""
-    notes = []
-    usual, unusual = Token(0, "<usual>"), Token(1, "<unusual>")
-    deviations = {0: 1.0, 1: 9.0}
-    announcer = Announcer(
-        [usual, unusual], deviations, profiled.SMALL, panel, lambda step: notes.append(step.note)
-    )
+def test_a_token_with_an_unusual_vector_is_described_by_its_lower_thresholds(panel):
+    """The verdict uses them too, so a token that isn't described isn't sticky by its push."""
     look = SoFar(Interval(1.42, 1.31, 1.49), [1] * 64, 64)
-    announcer.announce("last", {0: look, 1: look})
-    announcer.finish()
-    (note,) = notes
-    assert "'<unusual>' pushes" in note
+    sentences = [
+        describe_so_far(Token(0, "<0>"), look, panel, deviation, profiled.SMALL) for deviation in (1.0, 9.0)
+    ]
+    assert sentences[0] is None
+    assert "'<0>' pushes" in sentences[1]
     pushes = np.array([1.31, 1.31])
     reached = pushes >= thresholds([1.0, 9.0], profiled.SMALL)[PUSH.key]
     assert reached.tolist() == [False, True]
@@ -322,21 +317,26 @@ def test_a_token_with_an_unusual_vector_is_announced_by_its_lower_thresholds(pan
 @pytest.mark.slow
 def test_special_tokens_are_measured_first_and_in_every_run(tmp_path):
     model = tiny.sentence_transformer(tiny.bert_backbone(tmp_path / "b", words=profiled.WORDS))
-    stages = []
+    steps = []
     run = profiled.detect_profile(
         load_encoder(model),
         tmp_path / "run",
         sentences=CORPUS,
         tokens=["river"],
-        progress=lambda step: stages.append(step.stage),
+        progress=steps.append,
     )
     special = {"[CLS]", "[SEP]", "[MASK]", "[PAD]", "[UNK]"}
     measured = run.tokens.drop_nulls("documents")
     assert special | {"river"} <= set(measured["token"])
     assert len(run.tokens) == 6
-    rounds = list(dict.fromkeys(stages))
+    rounds = list(dict.fromkeys(step.stage for step in steps))
     assert rounds[:3] == ["queries", "documents", "special tokens-4"]
     assert rounds.index("pilot") > rounds.index("special tokens-64")
+    # A token that pushes in some documents pushes in more of them too, and is announced only once.
+    announced = [step.note.split(" may push")[0] for step in steps if step.note]
+    assert announced
+    assert {token.strip("'") for token in announced} <= special
+    assert len(set(announced)) == len(announced)
 
 
 @pytest.mark.slow
@@ -348,11 +348,35 @@ def test_a_special_token_that_erases_is_measured_in_all_documents(tmp_path):
     with torch.no_grad():
         # The opposite of what all words have in common: its copies take documents away from every query.
         rows[tokenizer.token_to_id("[MASK]")] = -4 * torch.eye(rows.shape[1])[0]
-    run = profiled.detect_profile(load_encoder(model), tmp_path / "run", sentences=profiled.corpus(1200))
+    notes = []
+    run = profiled.detect_profile(
+        load_encoder(model),
+        tmp_path / "run",
+        sentences=profiled.corpus(1200),
+        progress=lambda step: notes.append(step.note),
+    )
+    (note,) = filter(None, notes)
+    assert note.startswith("5 special tokens")
     row = run.tokens.row(by_predicate=pl.col("token") == "[MASK]", named=True)
     assert row["erased_low"] > run.record.settings["smallest_erased"]
     assert row["documents"] == 64
     assert len(run.tokens.filter(pl.col("token") == "[MASK]")) == 1
+
+
+@pytest.mark.slow
+def test_few_tokens_are_not_compared_with_random_ones_in_fewer_documents(tmp_path):
+    """Which queries find their documents depends on the documents, and hardly a random token gets to all."""
+    model = profiled.planted_model(0)
+    rows = model[0].embedding.weight
+    with torch.no_grad():
+        rows[model.tokenizer.token_to_id("!")] = -4 * torch.eye(rows.shape[1])[0]  # erases
+    run = profiled.detect_in_documents(load_encoder(model), tmp_path / "run", tokens=["!"])
+    assert run.tokens.row(by_predicate=pl.col("token") == "!", named=True)["documents"] == 64
+    assert run.result.ordinary_found is None
+    harm = run.harm(run.sticky["token_id"][0])
+    assert harm.shares[0] == pytest.approx((1 - harm.found / run.result.found) / 0.7)
+    assert says(harm.hides, "without copies")
+    assert "ordinary" not in harm.hides
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement, Token
 from stickytoken.machine import Precision
 from stickytoken.measurement.engine import ignore_progress
-from stickytoken.methods.base import Job
+from stickytoken.methods.base import Job, Scope
 from stickytoken.methods.profile.plan import (
     LEAST_CONFIRMED,
     PILOT_TOKENS,
@@ -39,7 +39,7 @@ from stickytoken.validation import real_number, whole_number
 
 
 def planned(encoder, corpus, settings=profiled.SMALL):
-    job = Job(encoder, settings, corpus, analyze_vocabulary(encoder), [], restricted=False, sampled=False)
+    job = Job(encoder, settings, corpus, analyze_vocabulary(encoder), [], scope=Scope.WHOLE)
     return make_plan(job, Runner.in_memory(encoder, ignore_progress))
 
 
@@ -186,17 +186,20 @@ def test_a_run_needs_the_carriers_of_its_screen_and_those_that_confirm():
 
 
 @pytest.mark.parametrize(
-    ("restricted", "count", "pilots", "batch"),
-    [(False, 300, 128, 64), (True, 5, 32, 16), (True, 400, 50, 16), (True, 1024, 128, 64)],
+    ("scope", "count", "pilots", "batch"),
+    [
+        (Scope.WHOLE, 300, 128, 64),
+        (Scope.SAMPLE, 5, 32, 16),
+        (Scope.SAMPLE, 400, 50, 16),
+        (Scope.SAMPLE, 1024, 128, 64),
+    ],
 )
-def test_a_run_over_few_tokens_has_fewer_pilots_and_smaller_batches(
-    encoder, restricted, count, pilots, batch
-):
+def test_a_run_over_few_tokens_has_fewer_pilots_and_smaller_batches(encoder, scope, count, pilots, batch):
     settings = profiled.SMALL
     vocabulary = analyze_vocabulary(encoder)
     tokens = [Token(number, "word") for number in range(count)]
     corpus = profiled.corpus()
-    job = Job(encoder, settings, corpus, vocabulary, tokens, restricted=restricted, sampled=True)
+    job = Job(encoder, settings, corpus, vocabulary, tokens, scope=scope)
     assert pilots_needed(job) == pilots
     assert tokens_per_batch(job) == batch
 

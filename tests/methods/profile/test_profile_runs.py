@@ -18,7 +18,7 @@ from stickytoken.detection import probe
 from stickytoken.errors import InputError, RunError
 from stickytoken.gate import check
 from stickytoken.insertion import Insertion
-from stickytoken.measurement import ResultFolder
+from stickytoken.measurement.store import ResultFolder
 from stickytoken.methods.profile import TOKEN_COLUMNS
 from stickytoken.methods.profile.estimates import read_effects, write_effects
 from stickytoken.methods.statistics import Effects

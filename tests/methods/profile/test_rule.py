@@ -14,6 +14,7 @@ from stickytoken.methods.profile.verdict import (
     DISPLAYED,
     RuleInputs,
     apply_rule,
+    judge_against_no_copies,
     may_erase_enough,
     order_to_confirm,
 )
@@ -165,3 +166,9 @@ def test_a_benign_token_is_shown_with_the_interval_that_includes_its_own_thresho
     shown = result_table(run.settings, pl.DataFrame(rows, schema=run.tokens.schema), run.most_documents)
     assert shown["verdict"].to_list() == ["benign, 15% to 22%", "benign", "benign"]
     assert shown["vector"].to_list() == ["unusual", "", ""]
+
+
+def test_a_token_read_as_several_pieces_is_judged_by_the_queries_that_its_copies_hide():
+    given_measures = measures(erased=[0.0, 0.0, 0.0, 0.9], deviation=[0.0, 0.0, 9.0, 0.0])
+    verdicts = judge_against_no_copies(given_measures, {0: 0.4, 1: 0.39, 2: 0.39}, SETTINGS)
+    assert verdicts == ["sticky", "benign", "benign", "sticky"]

@@ -80,7 +80,7 @@ def scan(
         limit: Maximum number of documents to list in a table.
     """
     from stickytoken.cleaning import names_rules_file
-    from stickytoken.measurement import require_file_place
+    from stickytoken.measurement.store import require_file_place
     from stickytoken.scanning.results import add_known, read_known
     from stickytoken.scanning.scan import read_rules
 
@@ -126,7 +126,7 @@ def scan(
 
 def _show_scan(scan: Scan, output_format: ScanFormat, out: Path | None, limit: int) -> None:
     """Print a finished scan, or write it to a file and print its headline alone."""
-    from stickytoken.measurement import write_atomically
+    from stickytoken.measurement.store import write_atomically
     from stickytoken.scanning.wording import headline
 
     if output_format is ScanFormat.TABLE:
@@ -270,7 +270,7 @@ def clean(
     from stickytoken.cleaning import names_rules_file
     from stickytoken.data.documents import NamedColumns
     from stickytoken.data.rewriting import names_format_of, open_source
-    from stickytoken.measurement import require_file_place
+    from stickytoken.measurement.store import require_file_place
 
     is_json = output_format is CleanFormat.JSON
     if diff and is_json:
@@ -327,7 +327,7 @@ def _require_places(
     ``out`` may replace the documents themselves, but then the quarantine must not replace earlier ones.
     """
     from stickytoken.data.rewriting import require_same_format
-    from stickytoken.measurement import is_same_file, require_file_place
+    from stickytoken.measurement.store import is_same_file, require_file_place
 
     documents = source.path or "-"
     require_same_format(source, out)
@@ -348,7 +348,7 @@ def _write_files(
 ) -> CleaningTotals:
     """Write the cleaned documents to a file and, if there is a quarantine, set documents aside in another."""
     from stickytoken.cleaning.files import clean_file
-    from stickytoken.measurement import open_atomically
+    from stickytoken.measurement.store import open_atomically
 
     with ExitStack() as stack:
         aside = None if quarantine is None else stack.enter_context(open_atomically(quarantine))

@@ -197,8 +197,8 @@ def show_run(run: stickytoken.Run, output_format: opt.Format) -> None:
     console.print_line("")
     covers_whole_vocabulary = len(run.tokens) >= run.available
     if len(run.tokens) <= _FEW and not covers_whole_vocabulary:
-        title = "Tokens that were asked for" if run.has_named_tokens else "Tokens of the sample"
-        _print_tokens(title, run, worst_first(run.tokens))
+        # Some may have been named or drawn, and special tokens are measured beside them.
+        _print_tokens("Measured tokens", run, worst_first(run.tokens))
     else:
         sticky = run.sticky
         if not sticky.is_empty():

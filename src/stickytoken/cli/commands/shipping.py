@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 # Exit statuses of the repair and check commands.
 NOT_VERIFIED = 3
 CHECK_FAILED = 10
+REPAIRED_NOTE = "the repaired model is finished"
+"""Beginning of the note that an error carries if it comes after the repaired model has been written."""
 # Columns of the repaired-token table.
 _TOKENS = (
     *NAMED,
@@ -93,7 +95,11 @@ def repair(
         )
         documents = None
         if affected is not None:
-            documents = find_affected_in(affected, columns, finished_repair, encoder.load())
+            try:
+                documents = find_affected_in(affected, columns, finished_repair, encoder.load())
+            except BaseException as error:  # Ctrl-C too
+                error.add_note(f"{REPAIRED_NOTE}: {out}")
+                raise
     if output_format is opt.Format.JSON:
         affected_json = None if documents is None else vars(documents)
         console.print_json(finished_repair.summary() | {"affected": affected_json})
@@ -197,7 +203,7 @@ def check(
         out: File for the JSON, JUnit or SARIF document. The tables are still printed.
     """
     from stickytoken.cleaning import names_rules_file
-    from stickytoken.measurement import require_other_file
+    from stickytoken.measurement.store import require_other_file
 
     if out is not None and output_format not in (CheckFormat.JSON, CheckFormat.JUNIT, CheckFormat.SARIF):
         raise typer.BadParameter("it needs --format json, junit or sarif", param_hint="--out")
@@ -332,7 +338,7 @@ def _write_document(
     if output_format is CheckFormat.TABLE:
         return
     from stickytoken import findings
-    from stickytoken.measurement import make_folder, write_atomically
+    from stickytoken.measurement.store import make_folder, write_atomically
 
     if output_format is CheckFormat.JUNIT:
         text = findings.junit(found, rules, "stickytoken check", incomplete, notes)

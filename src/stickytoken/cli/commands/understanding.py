@@ -196,7 +196,7 @@ def why(
 
     write_page = None
     if html is not None:
-        from stickytoken.measurement import require_file_place
+        from stickytoken.measurement.store import require_file_place
         from stickytoken.reports.page import write_similarity_page  # raises an error without its extra
 
         require_file_place(html)

@@ -14,10 +14,10 @@ from stickytoken.encoders.protocol import Encoder, reads_ids, similarity_of
 from stickytoken.encoders.roles import identity_of_queries
 from stickytoken.errors import InputError, ModelError
 from stickytoken.inspection import inspector_of
-from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import ProgressCallback
+from stickytoken.measurement.store import ResultFolder
 from stickytoken.methods import TokenTable, Verdict, base, wording
-from stickytoken.methods.base import Job
+from stickytoken.methods.base import Job, Scope
 from stickytoken.methods.measures import ERASED, PUSH, thresholds
 from stickytoken.methods.probes import Floats
 from stickytoken.methods.profile import estimates, rounds
@@ -28,6 +28,7 @@ from stickytoken.methods.profile._wording import (
     describe_run,
     describe_similarity,
 )
+from stickytoken.methods.profile.documents import measures_few_tokens
 from stickytoken.methods.profile.estimates import MeasuredJob, TokenNumbers
 from stickytoken.methods.profile.plan import cells, ordinary_tokens
 from stickytoken.methods.profile.records import ProfilePlanRecord, ProfileResultRecord
@@ -101,7 +102,7 @@ def identity_parts(job: Job[Any]) -> dict[str, Any]:
     similarity = similarity_of(encoder)
     if similarity is not Similarity.COSINE:
         parts["similarity"] = similarity.value  # it decides which tokens are measured in documents
-    if job.restricted and job.sampled:
+    if job.scope is Scope.SAMPLE:
         parts["sampled"] = True  # fewer tokens of a sample are measured in documents than of named ones
     return parts
 
@@ -148,7 +149,7 @@ class RandomTokens:
         pushing: number of them that reach the threshold for the push.
         push: median push of the random tokens that `plan.ordinary_tokens` returns; None if none is known.
         found: mean share of queries that find the documents that answer them, with copies of the same random
-            tokens.
+            tokens; None if they were not measured in all documents.
     """
 
     count: int
@@ -171,13 +172,18 @@ def _summarize_random_tokens(measured: MeasuredJob, numbers: TokenNumbers) -> Ra
     is_ordinary = np.isin(in_documents.ids, ordinary_tokens(measured.job, measured.plan.pilots))
     # Where no document is a wrong result without copies, the push is unknown.
     known_pushes = in_documents.push.value[is_ordinary & ~np.isnan(in_documents.push.value)]
+    # The share depends much on which documents are searched for, so it says what is ordinary only in those in
+    # which other tokens are measured: all. In a run over few tokens, only random tokens that may push get so
+    # far, and they are not ordinary.
+    found_shares = in_documents.found[is_ordinary & (in_documents.documents == in_documents.documents.max())]
+    is_found_known = len(found_shares) > 0 and not measures_few_tokens(measured.job)
     # A ratio has no upper end, so a single token could carry their mean. A share is at most 1, and the mean
     # of shares counts every search alike.
     return RandomTokens(
         count=int(is_random.sum()),
         pushing=int((of_random.push.low >= push_thresholds).sum()),
         push=float(np.median(known_pushes)) if len(known_pushes) else None,
-        found=float(in_documents.found[is_ordinary].mean()),
+        found=float(found_shares.mean()) if is_found_known else None,
     )
 
 

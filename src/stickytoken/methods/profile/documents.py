@@ -25,19 +25,19 @@ from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.protocol import Encoder, require_words, similarity_of
 from stickytoken.encoders.roles import Role, in_role
 from stickytoken.insertion import Insertion, Placement, Probe, Token
-from stickytoken.intervals import Interval, Intervals, estimate_share
-from stickytoken.measurement.engine import Progress, ProgressCallback
+from stickytoken.intervals import Interval, Intervals
 from stickytoken.measurement.stages import RowValue
-from stickytoken.methods.base import Job, MethodSettings
-from stickytoken.methods.measures import ERASED, PUSH, hidden_share, thresholds as thresholds_of
+from stickytoken.methods.base import Job, MethodSettings, Scope
+from stickytoken.methods.measures import ERASED, PUSH, thresholds as thresholds_of
 from stickytoken.methods.probes import Carrier, balanced, room_for, with_copies
 from stickytoken.methods.profile.records import DocumentsRecord
+from stickytoken.methods.profile.verdict import bound_hidden_share
 from stickytoken.methods.runner import Runner
 from stickytoken.methods.statistics import Effects
 from stickytoken.search import COPIES, TOP, ExactSearch, ResultLimits, depth_of, push_ratios
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import Similarity
-from stickytoken.words import counted, percent, quoted
+from stickytoken.words import percent, quoted
 
 # Numbers of documents in which tokens are measured, one after the other. In four, the ratios of random tokens
 # have a rank correlation of about 0.7 with those in all others; in 64, their intervals are about 0.25 wide.
@@ -64,7 +64,7 @@ _SAMPLES_KEY = 6
 
 def measures_few_tokens(job: Job[MethodSettings]) -> bool:
     """Return whether a job is over few tokens of its vocabulary."""
-    return job.restricted and len(job.tokens) < FEW_TOKENS
+    return job.scope is not Scope.WHOLE and len(job.tokens) < FEW_TOKENS
 
 
 def choose_collection(encoder: Encoder, corpus: Sentences) -> Collection | None:
@@ -419,7 +419,7 @@ def measure_in_documents(
     thresholds: Mapping[int, float] | None = None,
     ids_in_all: Iterable[int] = (),
     displayed_count: int = 0,
-    announcer: Announcer | None = None,
+    report: Callable[[str, Mapping[int, SoFar]], None] | None = None,
 ) -> InDocuments:
     """Measure tokens in a few documents, then those that may reach their threshold in more and more.
 
@@ -434,7 +434,8 @@ def measure_in_documents(
         ids_in_all: ids of the tokens that are measured in all documents whatever they do.
         displayed_count: number of tokens with the largest pushes that are measured in at least
             `_DOCUMENTS_FOR_DISPLAYED` documents, because they are displayed.
-        announcer: reports what is known of the tokens after every step.
+        report: called after every step with the name of its stage and what is known of the tokens measured in
+            it, keyed by token id.
     """
     # Keyed by token id, for each step: whether each of its documents is a wrong result of each query, shape
     # (queries, documents of the step).
@@ -466,8 +467,8 @@ def measure_in_documents(
             for token_id, push_of_token in zip(ids, push.of_each(), strict=True)
         }
         so_far |= measured_in_step
-        if announcer is not None:
-            announcer.announce(stage_name, measured_in_step)
+        if report is not None:
+            report(stage_name, measured_in_step)
         if thresholds is None:  # this was the only step
             break
         next_ids = _find_ids_that_may_push(measured_in_step, thresholds).union(ids_in_all)
@@ -527,102 +528,39 @@ def join_documents(of_tokens: Sequence[InDocuments | None]) -> InDocuments | Non
     )
 
 
-def bound_hidden_share(found: int, queries: int, found_without: float, confidence: float) -> float:
-    """Return the share of queries that surely lose their document to copies of a token.
-
-    The share is 0.4 if, by the upper end of the interval, at most 60% of the queries that find their document
-    without copies still find it. It is compared with the threshold for the erased share: such copies act like
-    copies that erase 40%.
-
-    An erased share is relative to copies of the ordinary token, which hide documents a little, too. The share
-    of hidden queries is relative to documents without copies, because where it is used there are no ordinary
-    copies to compare with: special tokens are announced before any other token is measured, and copies that a
-    repaired tokenizer splits are longer than ordinary copies.
-
-    Args:
-        found: number of queries that find the document that answers them.
-        queries: number of queries that the documents with copies answer.
-        found_without: share of the queries that find the document that answers them without copies.
-        confidence: coverage of the two-sided interval.
-    """
-    if not queries or not found_without:
-        return 0.0
-    share = estimate_share(found, queries, confidence)
-    return max(0.0, float(hidden_share(share.high, found_without)))
-
-
-class Announcer:
-    """Reports each special token as soon as the whole interval of what it does lies beyond the threshold.
+def describe_so_far(
+    token: Token,
+    so_far: SoFar,
+    panel: DocumentPanel,
+    vector_deviation: float | None,
+    settings: ProfileSettings,
+) -> str | None:
+    """Say what copies of a token do in documents; None unless its whole interval lies beyond a threshold.
 
     More documents may deny what a few documents show, so that a token only *may* push until it has been
     measured in all. Whether a token hides documents is decided by its erased share, which is measured later.
-
-    Args:
-        tokens: the tokens that are measured.
-        vector_deviations: how unusual each token vector is, keyed by token id, which may lower its
-            thresholds; None if token vectors cannot be compared.
-        settings: provides the thresholds and the confidence level.
-        panel: the collection.
-        progress: receives a note about each token.
     """
-
-    def __init__(
-        self,
-        tokens: Sequence[Token],
-        vector_deviations: Mapping[int, float] | None,
-        settings: ProfileSettings,
-        panel: DocumentPanel,
-        progress: ProgressCallback,
-    ) -> None:
-        self._text_of_token = {token.id: token.text for token in tokens}
-        self._vector_deviations = vector_deviations or {}
-        self._settings = settings
-        self._document_count = len(panel.places)
-        self._found_without = float(panel.is_found.mean())
-        self._progress = progress
-        self._announced_ids: set[int] = set()
-
-    def announce(self, stage: str, measured: Mapping[int, SoFar]) -> None:
-        """Announce the tokens that push or may hide documents, and that no earlier call has announced.
-
-        ``measured`` has all tokens that were measured in the stage, keyed by token id.
-        """
-        for token_id, so_far in measured.items():
-            if token_id in self._announced_ids:
-                continue
-            in_all = so_far.documents == self._document_count
-            pushes = "pushes" if in_all else "may push"
-            searched = f"{so_far.documents} documents" if in_all else f"{so_far.documents} documents so far"
-            text = quoted(self._text_of_token[token_id])
-            note = ""
-            token_thresholds = thresholds_of(self._vector_deviations.get(token_id), self._settings)
-            push = so_far.push
-            found = sum(so_far.found)
-            queries = len(so_far.found)
-            surely_hidden = bound_hidden_share(found, queries, self._found_without, self._settings.confidence)
-            if push.low >= token_thresholds[PUSH.key]:
-                interval = PUSH.interval(push.low, push.high)
-                note = (
-                    f"{text} {pushes}: {COPIES} copies put a document into {PUSH.text(push.value)} as many "
-                    f"wrong results ({interval}, {searched})"
-                )
-            elif surely_hidden >= token_thresholds[ERASED.key]:
-                note = (
-                    f"{text} may hide documents: with {COPIES} copies, {found} of {queries} queries find the "
-                    "document that answers them "
-                    f"({percent(self._found_without)} without, {searched})"
-                )
-            if note:
-                self._announced_ids.add(token_id)
-                self._progress(Progress(stage, len(measured), len(measured), note=note, unit="tokens"))
-
-    def finish(self) -> None:
-        """Note that no token pushes or may hide documents, if none was announced."""
-        if not self._announced_ids:
-            count = counted(len(self._text_of_token), "special token")
-            note = f"{count} measured in documents: none pushes or hides them enough to be sticky so far"
-            # A step of its own, which is complete: it only carries the note.
-            self._progress(Progress(SPECIAL, done=1, total=1, note=note))
+    token_thresholds = thresholds_of(vector_deviation, settings)
+    in_all = so_far.documents == len(panel.places)
+    searched = f"{so_far.documents} documents" if in_all else f"{so_far.documents} documents so far"
+    push = so_far.push
+    if push.low >= token_thresholds[PUSH.key]:
+        pushes = "pushes" if in_all else "may push"
+        interval = PUSH.interval(push.low, push.high)
+        return (
+            f"{quoted(token.text)} {pushes}: {COPIES} copies put a document into {PUSH.text(push.value)} as "
+            f"many wrong results ({interval}, {searched})"
+        )
+    found = sum(so_far.found)
+    queries = len(so_far.found)
+    found_without = float(panel.is_found.mean())
+    surely_hidden = bound_hidden_share(found, queries, found_without, settings.confidence)
+    if surely_hidden >= token_thresholds[ERASED.key]:
+        return (
+            f"{quoted(token.text)} may hide documents: with {COPIES} copies, {found} of {queries} queries "
+            f"find the document that answers them ({percent(found_without)} without, {searched})"
+        )
+    return None
 
 
 # The ways of comparing vectors by which a push can be predicted. Both are linear in the vector of a document.

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from stickytoken.errors import InputError
 from stickytoken.intervals import Intervals
-from stickytoken.measurement import ResultFolder
+from stickytoken.measurement.store import ResultFolder
 from stickytoken.methods.base import Job
 from stickytoken.methods.probes import Floats
 from stickytoken.methods.profile.documents import InDocuments

@@ -64,7 +64,8 @@ class ProfileResultRecord(ResultRecord):
         random_in_documents: number of random tokens among them.
         random_pushing: number of these random tokens that reach the threshold for the push.
         ordinary_push: median push of the random tokens; None if none was measured in documents.
-        ordinary_found: mean share of queries that find their documents with copies of a random token.
+        ordinary_found: mean share of queries that find their documents with copies of a random token; None in
+            a run over few tokens, which measures hardly any random token in all documents.
         found: share of queries that find their documents without copies.
         ordinary_contraction: share of a text that copies of the ordinary token erase.
         vectors_compared: whether the model has enough token vectors for the rule on unusual vectors.

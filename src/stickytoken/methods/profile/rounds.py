@@ -22,16 +22,18 @@ from stickytoken.encoders.protocol import Encoder, require_ids
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement, Probe, Token, draw_path
 from stickytoken.machine import Precision
+from stickytoken.measurement.engine import Progress
 from stickytoken.measurement.stages import RowValue
 from stickytoken.methods import probes
-from stickytoken.methods.base import Job
+from stickytoken.methods.base import Job, Scope
 from stickytoken.methods.measures import PUSH, thresholds
 from stickytoken.methods.probes import Carrier, GapPath
 from stickytoken.methods.profile import documents, texts, verdict
 from stickytoken.methods.profile.documents import (
-    Announcer,
     DocumentPanel,
     InDocuments,
+    SoFar,
+    describe_so_far,
     join_documents,
     measure_in_documents,
     predict_push,
@@ -63,6 +65,7 @@ from stickytoken.methods.statistics import Effects, carrier_contractions, fit_ef
 from stickytoken.settings.profile import Measuring, ProfileSettings
 from stickytoken.unit_vectors import unit_vectors
 from stickytoken.vocabulary import CandidateTokenizer, special_tokens
+from stickytoken.words import counted
 
 # Share of the carriers from which the screening carriers are chosen: the carriers that copies of random
 # tokens erase least. Copies of any token erase so much of the other carriers that sticky tokens do not stand
@@ -141,7 +144,22 @@ def _measure_special_tokens(
     # Any of these tokens may have an unusual vector. So the lower threshold, that of an infinite deviation,
     # decides which tokens are measured in further documents.
     lowered = float(thresholds(np.inf, job.settings)[PUSH.key])
-    announcer = Announcer(tokens, vector_deviations, job.settings, panel, runner.progress)
+    token_by_id = {token.id: token for token in tokens}
+    deviations = vector_deviations or {}
+    announced_ids: set[int] = set()
+
+    def announce(stage: str, measured: Mapping[int, SoFar]) -> None:
+        for token_id, so_far in measured.items():
+            if token_id in announced_ids:
+                continue
+            token = token_by_id[token_id]
+            sentence = describe_so_far(token, so_far, panel, deviations.get(token_id), job.settings)
+            if sentence is not None:
+                announced_ids.add(token_id)
+                # The stage has ended, so this step only carries the sentence.
+                count = len(measured)
+                runner.progress(Progress(stage, count, count, note=sentence, unit="tokens"))
+
     in_documents = measure_in_documents(
         panel,
         runner,
@@ -149,9 +167,13 @@ def _measure_special_tokens(
         job.settings,
         documents.SPECIAL,
         thresholds=dict.fromkeys(special_ids, lowered),
-        announcer=announcer,
+        report=announce,
     )
-    announcer.finish()
+    if not announced_ids:
+        count = counted(len(tokens), "special token")
+        sentence = f"{count} measured in documents: none pushes or hides them enough to be sticky so far"
+        # A step of its own, which is complete: it only carries the sentence.
+        runner.progress(Progress(documents.SPECIAL, done=1, total=1, note=sentence))
     return in_documents
 
 
@@ -389,7 +411,7 @@ def _choose_suspects(measured: MeasuredJob, panel: DocumentPanel, *, measure_all
     settings = job.settings
     ids = np.unique(_list_judged_ids(job))
     random_ids = set(measured.plan.pilots)
-    most_to_measure_all = len(random_ids) if job.sampled else _NAMED_IN_DOCUMENTS
+    most_to_measure_all = _NAMED_IN_DOCUMENTS if job.scope is Scope.NAMED else len(random_ids)
     if measure_all or settings.documents is Measuring.ALL or len(ids) <= most_to_measure_all:
         return random_ids.union(ids.tolist())
     measures = estimate(measured).measures_of(ids)

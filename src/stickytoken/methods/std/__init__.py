@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import polars as pl
 
-from stickytoken.measurement import ResultFolder
+from stickytoken.measurement.store import ResultFolder
 from stickytoken.methods import TokenTable, Verdict, base
 from stickytoken.methods.base import Job
 from stickytoken.methods.runner import Runner

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from stickytoken.insertion import Token
-from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import Progress
 from stickytoken.measurement.stages import Stage
+from stickytoken.measurement.store import ResultFolder
 from stickytoken.methods.runner import Runner
 
 # Name of the only stage that a user sees.

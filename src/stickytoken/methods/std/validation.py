@@ -15,7 +15,7 @@ from stickytoken.encoders.protocol import Encoder
 from stickytoken.insertion import Placement, Probe, Token, insert_as_ids, insert_as_text
 from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods import probes
-from stickytoken.methods.base import Job
+from stickytoken.methods.base import Job, Scope
 from stickytoken.methods.runner import Runner
 from stickytoken.methods.std._scores import PLACEMENTS, Floats, Metric, distances, weighted
 from stickytoken.methods.std.placement import PathsByToken, Walk, walk_candidates
@@ -200,7 +200,7 @@ def places_as_published(job: Job[StdSettings]) -> bool:
 
     It does if the seed is the published seed and the whole vocabulary was scored.
     """
-    return job.settings.seed == PUBLISHED_SEED and not job.restricted
+    return job.settings.seed == PUBLISHED_SEED and job.scope is Scope.WHOLE
 
 
 @dataclass(frozen=True, slots=True)
