@@ -128,7 +128,7 @@ CANDIDATES = measured("parity", "candidates")[0]
 PUBLISHED = measured("parity", "sticky tokens")[0]
 GAIN = measured("token_prepending_gemma", "prompt + TP")[3:]
 PAIRS_OF_STSB = numbers(result("token_prepending_gemma")["checks"][0]["bar"])[0]
-HIDING = len(result("documents_correlation")["checks"][-1]["detail"]["tokens"])
+HIDING = len(result("documents_correlation")["checks"][-1]["detail"]["recall"])
 # Megabytes of the core with torch's build for CPUs, and of the two extras.
 INSTALLED = sum(
     measured("first_answer", check)[0] for check in ("the core", "extra `offline`", "extra `report`")
@@ -192,6 +192,26 @@ def recall(collection):
     return [share / 100 for share in shares]
 
 
+def hiding_everywhere():
+    """How many of the tokens that hide do so more than the median random token in each collection."""
+    recall = [
+        {
+            check["name"].split(":")[0]: check["detail"]["recall"]
+            for check in result(name)["checks"]
+            if "recall" in check.get("detail", {})
+        }
+        for name in ("documents_correlation", "documents_correlation_questions")
+    ]
+    by_collection = recall[0] | recall[1]
+    ordinary = {
+        name: measured(correlation_file(name), f"{name}: median recall")[1] / 100 for name in by_collection
+    }
+    return sum(
+        all(shares[token] < ordinary[name] for name, shares in by_collection.items())
+        for token in by_collection["questions"]
+    )
+
+
 def published_in_documents(check):
     """A number of the paper's tokens by their push, and the same by their erased shares."""
     measures = ("push", "erased")
@@ -251,11 +271,12 @@ CLAIMS = {
             [AGAIN[0] + AGAIN[2], TOKENS_AGAIN, *AGAIN[:2]],
         ),
         ("(rank correlations −0.09 to 0.19)", ends_of_correlations()),
-        ("| a sticky one (of 15) |", [HIDING]),
+        ("the same 16 of the 17 that", [hiding_everywhere(), HIDING]),
+        ("| one of the 17 |", [HIDING]),
         ("their document in the top 10", [TOP]),
         ("| Cranfield, judged queries | 27% | 20% | 0% |", recall("cranfield")[::-1]),
         ("| program documentation | 96% | 92% | 79% |", recall("documentation")[::-1]),
-        ("| XQuAD | 100% | 99% | 93% |", recall("questions")[::-1]),
+        ("| XQuAD | 100% | 99% | 94% |", recall("questions")[::-1]),
         # `evaluate` computes intervals of 95%.
         ("Gemma 3 270M gains 1.8 points (95% interval: 0.9 to 2.6)", [GAIN[0], 0.95, *GAIN[1:]]),
         ("lists-21-tokens", [PUBLISHED]),
@@ -387,23 +408,27 @@ FURTHER_CLAIMS = {
         ("18 sticky ones, 16 are flagged again, and 46 others", [AGAIN[1], AGAIN[0], AGAIN[2]]),
         ("14 and 19 of the 155 are sticky, and the 14 are", [*HALVES, TOKENS_AGAIN, HALVES[0]]),
         (
-            "| random tokens | −0.19 | 0.09 | −0.15 |",
+            "| random tokens | −0.19 | 0.09 | −0.16 |",
             correlations("the erased share", "128 random tokens"),
         ),
         (
-            "| even set | −0.73 | −0.47 | −0.74 |",
+            "| even set | −0.74 | −0.48 | −0.75 |",
             correlations("the erased share", "150 tokens drawn evenly"),
         ),
         (
-            "| even set without its sticky tokens | −0.64 | −0.27 | −0.66 |",
+            "| even set without its sticky tokens | −0.65 | −0.28 | −0.67 |",
             correlations("the erased share", "135 tokens drawn evenly that are not flagged"),
         ),
         ("| random tokens | 0.15 | 0.18 | 0.14 |", correlations("the run's push", "128 random tokens")),
-        ("| even set | 0.44 | 0.54 | 0.47 |", correlations("the run's push", "150 tokens drawn evenly")),
-        ("| one of the 15 that hide |", [HIDING]),
+        ("| even set | 0.44 | 0.54 | 0.45 |", correlations("the run's push", "150 tokens drawn evenly")),
+        (
+            "The 17 are those that the run flags for their erased shares. 16 of them",
+            [HIDING, hiding_everywhere()],
+        ),
+        ("| one of the 17 |", [HIDING]),
         ("| Cranfield | 27% | 20% | 0% |", recall("cranfield")[::-1]),
         ("| program documentation | 96% | 92% | 79% |", recall("documentation")[::-1]),
-        ("| XQuAD | 100% | 99% | 93% |", recall("questions")[::-1]),
+        ("| XQuAD | 100% | 99% | 94% |", recall("questions")[::-1]),
         ("why 37% find them without copies", found("without copies")),
         ("the top 10 of 1.66 of 225 queries", [TOP, *top_tens(TYPED_MINILM, "without copies"), QUERIES]),
         ("in front, it is in 4.46", top_tens(TYPED_MINILM, "[CLS] before")),
