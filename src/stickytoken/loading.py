@@ -352,7 +352,7 @@ def _encoder_of_sentence_transformer(model: SentenceTransformer, spec: EncoderSp
     # A SentenceTransformer has no name, but the transformers model inside may have the name or folder that it
     # was loaded from.
     location = getattr(getattr(first_module, "config", None), "_name_or_path", None)
-    name = Path(location).name if location else "model"
+    name = _name_of_location(location) if location else "model"
     _require_usable_model(model, spec, name)
     first_class = type(first_module)
     if f"{first_class.__module__}.{first_class.__name__}" == PROMPT_MODULE:
@@ -361,6 +361,15 @@ def _encoder_of_sentence_transformer(model: SentenceTransformer, spec: EncoderSp
     # A loaded model keeps its own precision and maximum length.
     options = replace(_replace_prompt_names_by_texts(spec, model, name), dtype=None, max_length=None)
     return SentenceTransformerEncoder(model, name, options)
+
+
+def _name_of_location(location: str) -> str:
+    path = Path(location)
+    is_hub_name = len(path.parts) == 2 and not path.is_absolute() and not path.exists()
+    if not is_hub_name:
+        return path.name
+    # Names without an organisation are looked for under that of sentence-transformers.
+    return location.removeprefix("sentence-transformers/")
 
 
 def _require_usable_model(model: SentenceTransformer, spec: EncoderSpec, name: str) -> None:

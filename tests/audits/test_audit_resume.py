@@ -96,7 +96,7 @@ def test_an_interrupted_audit_continues_with_the_same_numbers(
 
     def interrupt(step):
         steps.append(step)
-        if step.stage == "stuffed" and step.done > 0.5 * step.total:
+        if step.stage == "in documents" and step.done > 0.5 * step.total:
             raise InterruptionError
 
     with pytest.raises(InterruptionError):
@@ -121,8 +121,8 @@ def test_an_interrupted_audit_continues_with_the_same_numbers(
     )
     assert measured.tokens.equals(finished.tokens)
     assert measured.documents.equals(finished.documents)
-    assert {step.stage for step in steps} == {"scan", "index", "queries", "stuffed"}
-    done_earlier = next(step for step in later if step.stage == "stuffed")
+    assert {step.stage for step in steps} == {"scan", "index", "queries", "in documents"}
+    done_earlier = next(step for step in later if step.stage == "in documents")
     assert done_earlier.done
     assert done_earlier.computed == 0
 

@@ -8,7 +8,8 @@ import pytest
 
 from stickytoken import data
 from stickytoken.data import PairCorpus, SentencePair, collect_sentences, corpus_fingerprint, text_kinds
-from stickytoken.detection import identity_parts
+from stickytoken.data.collection import bundled_collection
+from stickytoken.detection import IDENTITY_VERSION, identity_parts
 from stickytoken.encoders.protocol import EncoderIdentity
 from stickytoken.insertion import Insertion, Token
 from stickytoken.machine import Precision, digest
@@ -76,6 +77,11 @@ def test_an_identity_equals_itself_after_it_was_written_and_read(settings):
     """Else every setting that JSON spells otherwise would be named as a difference."""
     written = parts(chosen=settings)
     assert differences(written, json.loads(json.dumps(written))) == []
+
+
+def test_other_packaged_documents_need_another_version_of_the_identity():
+    """A run doesn't hash them, so a run of earlier ones could be opened or continued with these."""
+    assert (IDENTITY_VERSION, bundled_collection().fingerprint[:16]) == (9, "6cf963a473f59b91")
 
 
 def test_what_stands_beside_a_corpus_counts_for_a_method_that_uses_topics(monkeypatch):

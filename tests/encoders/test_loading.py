@@ -270,6 +270,20 @@ def test_one_of_two_accelerators_is_taken_and_a_third_refused(monkeypatch):
             devices.require_device(device)
 
 
+@pytest.mark.parametrize(
+    ("loaded_from", "name"),
+    [
+        ("an-org/a-model", "an-org/a-model"),
+        ("sentence-transformers/a-model", "a-model"),
+        ("a-model", "a-model"),
+        ("/no/such/folder/a-model", "a-model"),
+    ],
+)
+def test_a_loaded_model_has_the_name_by_which_it_is_found_again(loaded_from, name, model):
+    model[0].model.config._name_or_path = loaded_from
+    assert load_encoder(model).name == name
+
+
 def test_a_loaded_model_stays_on_its_device_and_needs_one_with_values(model):
     with pytest.raises(InputError, match=naming("cpu", "meta")):
         load_encoder(model, device="meta")

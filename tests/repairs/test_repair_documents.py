@@ -35,6 +35,7 @@ def test_a_repair_that_did_not_verify_is_not_written_as_if_it_had_been():
     for text in (format_document(failed), format_block(failed)):
         assert "NOT VERIFIED" in text
         assert "Do not rely on it" in text
+        assert "bit for bit" not in text
     assert "**FAILED**" in format_document(failed)
     unseen = repaired.repair_record("river", passed=None)
     assert "NOT VERIFIED: the verification was switched off" in format_document(unseen)
@@ -110,7 +111,10 @@ def test_a_folder_that_holds_something_else_is_refused(tmp_path):
     records.require_empty_or_repair(tmp_path / "new")
     records.require_empty_or_repair(tmp_path)  # empty
     (tmp_path / "file.txt").write_text("mine", encoding="utf-8")
-    for path in (tmp_path, tmp_path / "file.txt"):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    mounted = Path(tmp_path.anchor)
+    for path in (tmp_path, tmp_path / "file.txt", tmp_path / "link", mounted):
         with pytest.raises(RunError, match=naming(path)):
             records.require_empty_or_repair(path)
 

@@ -63,7 +63,7 @@ def measure(job: AuditJob, runner: Runner, held: resume.Resumed[AuditRecord]) ->
     copied_words = _copies.list_copied_words(scanned)
     group_by_id = choose_tokens(job.run, candidates, predicted, copied_words, settings)
     tokens = [candidates.tokens[token_id] for token_id in group_by_id]
-    stuffed = _stuffing.measure_stuffed(job, runner, tokens, panel, "stuffed")
+    stuffed = _stuffing.measure_stuffed(job, runner, tokens, panel, "in documents")
     # Both compare pushes in the same documents, so they are computed before some tokens are measured in more.
     ordinary_push = _find_ordinary_push(stuffed, group_by_id)
     times_ordinary = {
@@ -79,7 +79,7 @@ def measure(job: AuditJob, runner: Runner, held: resume.Resumed[AuditRecord]) ->
         may_push = _find_tokens_that_may_push(job, stuffed)
     if may_push:
         larger_panel = _stuffing.prepare_panel(job, search, positions.further, panel.depth)
-        further = _stuffing.measure_stuffed(job, runner, may_push, larger_panel, "stuffed further")
+        further = _stuffing.measure_stuffed(job, runner, may_push, larger_panel, "in more documents")
         for token_id, in_more in further.items():
             # Which queries find their documents is not replaced: it is compared with all random tokens, and
             # few of these, if any, were measured in more documents.

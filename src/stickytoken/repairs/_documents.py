@@ -102,8 +102,12 @@ def _list_changes(record: RepairRecord) -> str:
 def _say_what_to_encode(record: RepairRecord) -> list[str]:
     text = (
         "Only texts that contain a repaired token must be encoded again: `stickytoken repair ... --affected "
-        "documents.parquet` lists them. The vectors of all other texts stay the same, bit for bit."
+        "documents.parquet` lists them. "
     )
+    if record.verified:
+        text += "The vectors of all other texts stay the same, bit for bit."
+    else:
+        text += "This was NOT VERIFIED: the vectors of other texts may have changed, too."
     changes_weights = any(token.strategy in ROW_STRATEGIES for token in record.tokens)
     return ["## What to encode again", text if changes_weights else f"{text} No weight was changed."]
 

@@ -170,6 +170,11 @@ def require_empty_or_repair(out: Path) -> None:
     with reading(out, RunError):
         holds_files = out.is_dir() and any(out.iterdir())
         holds_repair = (out / REPAIR_FILE).is_file()
+    # The model is built beside the folder, and replaces it at the end. Neither a link nor a mount point (such
+    # as the volume of a container) can be replaced.
+    if not holds_repair and (out.is_symlink() or out.is_mount()):
+        kind = "a link" if out.is_symlink() else "a mount point"
+        raise RunError(f"{out} is {kind}, which a new folder cannot replace: choose a folder inside it")
     if holds_files and not holds_repair:
         raise RunError(f"{out} contains files but no repaired model: choose an empty or new folder")
 
