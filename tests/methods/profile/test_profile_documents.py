@@ -301,6 +301,15 @@ def test_a_special_token_is_described_once_its_interval_says_so(panel, push, fou
         assert all(part in sentence for part in parts)
 
 
+def test_what_a_token_hides_is_compared_with_the_same_documents_without_copies(panel):
+    answering = panel.limits.is_answer[:, :8]
+    found = panel.limits.top[:, :8] < panel.similarities[:, :8]
+    share = found[answering].mean()
+    look = SoFar(Interval(0.1, 0, 0.3), [0] * 400, 8)
+    sentence = describe_so_far(Token(0, "<0>"), look, panel, None, profiled.SMALL)
+    assert f"({share:.0%} without" in sentence
+
+
 def test_a_token_with_an_unusual_vector_is_described_by_its_lower_thresholds(panel):
     """The verdict uses them too, so a token that isn't described isn't sticky by its push."""
     look = SoFar(Interval(1.42, 1.31, 1.49), [1] * 64, 64)

@@ -553,7 +553,10 @@ def describe_so_far(
         )
     found = sum(so_far.found)
     queries = len(so_far.found)
-    found_without = float(panel.is_found.mean())
+    # The same documents without copies: the first ones may be easier to find than the others, or harder.
+    measured = slice(so_far.documents)
+    is_found_without = panel.limits.of_documents(measured).found(panel.similarities[:, measured])
+    found_without = float(is_found_without.mean()) if queries else 0.0
     surely_hidden = bound_hidden_share(found, queries, found_without, settings.confidence)
     if surely_hidden >= token_thresholds[ERASED.key]:
         return (
