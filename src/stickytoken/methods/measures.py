@@ -87,7 +87,8 @@ ERASED = Measure(
     amount_format="an erased share of {:.0%}",
     largest="the largest erased share",
     reason_format="leaves {} less of a text's meaning than an ordinary token does",
-    meaning="short texts with copies are no longer found for what they say, and fewer long ones are",
+    meaning="short texts with copies are no longer found for what they say, and most such tokens hide long "
+    "ones, too",
     definition="How much less of a text's meaning copies of the token leave than copies of an ordinary token "
     "do: 50% if they leave half as much.",
 )
