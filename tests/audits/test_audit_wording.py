@@ -135,7 +135,7 @@ def test_without_a_sticky_token_the_largest_numbers_are_said(finished):
 def test_no_token_hides_most_where_all_hide_alike(finished):
     benign = with_verdicts(finished, found=pl.lit(1.0), found_low=pl.lit(0.9), found_high=pl.lit(1.0))
     _, _, hiding, _ = wording.token_conclusions(benign)
-    assert says(hiding, "alike", "100%")
+    assert says(hiding, "more than another", "100%")
     assert not any(repr(token) in hiding for token in benign.tokens["token"])
 
 

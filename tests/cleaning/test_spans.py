@@ -120,6 +120,14 @@ def test_a_strike_tag_is_a_special_token_only_in_plain_text():
     assert {span.fix for span in find_spans(struck, rules)} == {Fix.NONE}
 
 
+@pytest.mark.parametrize("specials", [("<s>", "</s>"), ("</s>",)])
+def test_tags_whose_counterpart_is_no_special_token_stay(specials):
+    opening = '<s class="old">' if "<s>" in specials else "<s>"
+    text = f"<p>{opening}10 euros</s> 8, {opening}20 euros</s> 15 and {opening}30 euros</s> 25.</p>"
+    spans = find_spans(text, CleaningRules(specials=specials))
+    assert [(span.what, span.fix) for span in spans] == [("</s>", Fix.NONE)] * 3
+
+
 @pytest.mark.parametrize("copies", ["<s>" * 8, "<s> . " * 8, "<s></s>" * 4, "<s><i></i>" * 8, "<s>a " * 8])
 def test_copies_of_a_strike_tag_are_removed_from_html_too(copies):
     rules = CleaningRules(specials=("<s>", "</s>"))

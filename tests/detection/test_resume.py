@@ -5,12 +5,14 @@ import os
 import shutil
 import signal
 import sys
+from pathlib import Path
 
 import polars as pl
 import pytest
 
 import planted
 import profiled
+import stickytoken
 from interrupted import assert_same_run, copied, died, finished, started, wait_for_shards
 from naming import naming
 from stickytoken import detect, load_encoder, open_run
@@ -233,3 +235,12 @@ def test_the_plan_is_read_again_and_not_made_anew(model, whole_profile, tmp_path
     assert not list(folder.rglob("*.tmp"))
     ours, theirs = open_run(folder).result, open_run(whole_profile).result
     assert ours.model_copy(update={"seconds": 0}) == theirs.model_copy(update={"seconds": 0})
+
+
+def test_what_only_one_session_knows_is_recorded_with_the_device_of_the_other():
+    on_cpu = {"device": "cpu", "cpus": "2"}
+    on_gpu = {"device": "cuda:0", "cpus": "2", "device_name": "NVIDIA H200"}
+    run = open_run(Path(stickytoken.__file__).parent / "demo/example/all-MiniLM-L6-v2").record
+    first, second = (run.model_copy(update={"hardware": hardware}) for hardware in (on_cpu, on_gpu))
+    assert first.continued_by(second).hardware["device_name"] == "cpu, later NVIDIA H200"
+    assert second.continued_by(first).hardware["device_name"] == "NVIDIA H200, later cpu"

@@ -153,9 +153,10 @@ def _note_what_was_left_out(
     """
     notes = []
     flagged_ids = job.run.sticky["token_id"].to_list()
-    if job.candidates.named_ids is None and len(flagged_ids) > job.settings.tokens:
-        # Some of those for which the group of flagged tokens has no room are measured in another group.
-        measured_count = len(stuffed.keys() & set(flagged_ids))
+    # Some of those for which the group of flagged tokens has no room are measured in another group.
+    measured_count = len(stuffed.keys() & set(flagged_ids))
+    has_no_room = len(flagged_ids) > job.settings.tokens and measured_count < len(flagged_ids)
+    if job.candidates.named_ids is None and has_no_room:
         notes.append(
             f"{len(flagged_ids)} tokens are flagged, of which {measured_count} were measured (--set "
             "tokens=NUMBER measures more)"

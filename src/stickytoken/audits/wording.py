@@ -218,7 +218,7 @@ def _name_strongest(audit: Audit) -> list[str]:
         found = describe_found(with_interval(percent(hiding["found"]), _found_interval(hiding)))
         does_most = f"{quoted(hiding['token'])} hides most"
         if audit.tokens["found"].n_unique() == 1:  # such as all queries, whatever the token
-            does_most = "All tokens hide alike"
+            does_most = "No token hides more than another"
         sentences.append(f"{does_most}: {found} ({percent(audit.result.found_without)} without copies).")
     return sentences
 
@@ -239,7 +239,9 @@ def document_conclusions(audit: Audit, *, names_documents: bool = True) -> list[
         changes = _describe_changes(certain, names_documents=names_documents)
         ranked = certain.filter(pl.col("change").is_not_null())
         these = "None of them is"
-        if len(ranked) < len(certain):
+        if ranked.is_empty():
+            changes = changes or ["None of them could be ranked without its copies."]
+        elif len(ranked) < len(certain):
             these = f"None of the {len(ranked):,} that were ranked is"
         sentences += changes or [f"{these} in the top {TOP} of other queries because of its copies."]
         sentences += _count_by_source(certain)

@@ -476,17 +476,22 @@ _TAG = re.compile(r"<[^<>]*>")
 def _find_inserted_specials(text: str, matches: Sequence[re.Match[str]]) -> set[int]:
     """Return which of the special tokens in a text, in order, can't be tags of HTML.
 
-    Those are three or more in succession that are equal, or have nothing but marks and other tags between
-    them. A tag such as ``<s>`` encloses words, and is closed before it is opened again.
+    Returns their indices in ``matches``: of three or more in succession that are equal, or have nothing but
+    marks and other tags between them. A tag such as ``<s>`` encloses words, and is closed before it is opened
+    again.
     """
     inserted: set[int] = set()
     row: list[int] = []
     for number, match in enumerate(matches):
         if number > 0:
             previous = matches[number - 1]
-            between = _TAG.sub("", text[previous.end() : match.start()])
-            has_words_between = re.search(r"\w", between) is not None
-            if has_words_between and match[0] != previous[0]:
+            between = text[previous.end() : match.start()]
+            has_words_between = re.search(r"\w", _TAG.sub("", between)) is not None
+            # The tag that opens or closes this one may be no special token, such as one with attributes.
+            element = re.escape(match[0].strip("</>"))
+            counterpart = rf"<{element}[\s>]" if match[0].startswith("</") else f"</{element}>"
+            is_alone = match[0] == previous[0] and not re.search(counterpart, between)
+            if has_words_between and not is_alone:
                 row = []
                 # A tag that closes another behind words stays, even if copies follow.
                 if match[0] == previous[0].replace("<", "</"):

@@ -120,16 +120,23 @@ class MeasurementRecord(Record):
             if isinstance(earlier, str):
                 changes[name] = join_sessions(earlier, later_values[name])
                 continue
-            # A fact may be known of one of them only, such as the name of a GPU.
-            changes[name] = {
-                fact: join_sessions(earlier.get(fact, _UNKNOWN), later_values[name].get(fact, _UNKNOWN))
-                for fact in earlier | later_values[name]
-            }
+            changes[name] = _join_facts(earlier, later_values[name])
         return self.model_copy(update=changes)
 
 
 _LATER = ", later "
-_UNKNOWN = "none"
+
+
+def _join_facts(earlier: Mapping[str, str], later: Mapping[str, str]) -> dict[str, str]:
+    """Join what two sessions have recorded of versions or of the hardware.
+
+    A fact may be known of one of them only, such as the name of a GPU. Then the other's device stands for it.
+    """
+    without = [session.get("device", "none") for session in (earlier, later)]
+    return {
+        fact: join_sessions(earlier.get(fact, without[0]), later.get(fact, without[1]))
+        for fact in {**earlier, **later}
+    }
 
 
 def join_sessions(earlier: str, later: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -172,7 +173,7 @@ def require_empty_or_repair(out: Path) -> None:
         holds_repair = (out / REPAIR_FILE).is_file()
     # The model is built beside the folder, and replaces it at the end. Neither a link nor a mount point (such
     # as the volume of a container) can be replaced.
-    if not holds_repair and (out.is_symlink() or out.is_mount()):
+    if not holds_repair and (out.is_symlink() or os.path.ismount(out)):
         kind = "a link" if out.is_symlink() else "a mount point"
         raise RunError(f"{out} is {kind}, which a new folder cannot replace: choose a folder inside it")
     if holds_files and not holds_repair:
