@@ -49,8 +49,8 @@ RecordKind = TypeVar("RecordKind")
 
 # Seconds between two readings of the memory of a process.
 MEMORY_INTERVAL = 0.2
-# 64 colours make a picture less than a quarter as large, and a page needs no more.
-PICTURE_COLOURS = 64
+# 96 colours make a picture a quarter as large, and a page needs no more.
+PICTURE_COLOURS = 96
 
 
 class Results:
