@@ -486,7 +486,7 @@ def test_a_run_that_is_continued_elsewhere_records_both_places(encoder, tmp_path
         assert run.record.versions == began.versions | {"torch": f"1.0, later {began.versions['torch']}"}
         threads = f"99, later {began.hardware['torch_threads']}"
         assert run.record.hardware["torch_threads"] == threads
-        assert run.record.hardware["device_name"] == "H200, later none"
+        assert run.record.hardware["device_name"] == "H200, later cpu"
         assert run.record.model.device == "cuda, later cpu"
         assert run.record.started == began.started
         (folder / "tokens.parquet").unlink()
