@@ -13,8 +13,10 @@ import pytest
 import yaml
 
 import planted
+import profiled
 from hostile import assert_harmless
 from naming import naming, says
+from stickytoken import load_encoder
 from stickytoken.cleaning import Cleaner, CleaningRules
 from stickytoken.detection.run import open_run
 from stickytoken.errors import InputError
@@ -432,7 +434,8 @@ def repository(planted_profile, tmp_path):
     """A git repository with a model that has a sticky token, its run, and the settings of the page."""
     root = tmp_path / "repository"
     shutil.copytree(planted_profile[0], root / "my_model")
-    shutil.copytree(planted_profile[1], root / "runs" / "run")
+    # `check` of a model takes no run with other thresholds, such as those of the shared run.
+    profiled.detect_in_documents(load_encoder(root / "my_model"), root / "runs" / "run", smallest_push=1.5)
     shutil.copytree(root / "runs" / "run", root / "runs" / "baseline")
     (root / "pyproject.toml").write_text(SETTINGS, encoding="utf-8")
     (root / ".pre-commit-config.yaml").write_text(yaml.safe_dump(HOOKS), encoding="utf-8")
