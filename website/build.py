@@ -103,7 +103,8 @@ def moved(text: str) -> str:
             return target
         return _ROOT_FILES.get(target, target.removeprefix("docs/"))
 
-    return _LINK.sub(link, text).replace('srcset="docs/', 'srcset="')
+    text = _LINK.sub(link, text)
+    return text.replace('srcset="docs/', 'srcset="').replace('src="docs/', 'src="')
 
 
 def readable(text: str, titles: Mapping[str, str]) -> str:
