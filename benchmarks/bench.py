@@ -49,8 +49,8 @@ RecordKind = TypeVar("RecordKind")
 
 # Seconds between two readings of the memory of a process.
 MEMORY_INTERVAL = 0.2
-# 96 colours make a picture a quarter as large, and a page needs no more.
-PICTURE_COLOURS = 96
+# 64 colours make a picture less than a quarter as large, and a page needs no more.
+PICTURE_COLOURS = 64
 
 
 class Results:
@@ -337,4 +337,6 @@ def save_picture(picture: bytes, path: Path) -> None:
 
     path.parent.mkdir(parents=True, exist_ok=True)
     image = Image.open(io.BytesIO(picture)).convert("RGB")
-    image.quantize(PICTURE_COLOURS).save(path, optimize=True)
+    # This method keeps rare colours too, such as those of markers.
+    quantized = image.quantize(PICTURE_COLOURS, method=Image.Quantize.MAXCOVERAGE)
+    quantized.save(path, optimize=True)

@@ -80,7 +80,7 @@ def test_the_table_of_models_says_what_their_pages_say():
 def test_the_pictures_of_the_gallery_are_small():
     pictures = list((ROOT / "docs" / "images").glob("gallery-*.png"))
     assert len(pictures) == 6  # for a wide screen, in the dark and for a phone
-    assert sum(path.stat().st_size for path in pictures) < 330_000
+    assert sum(path.stat().st_size for path in pictures) < 310_000
 
 
 def appear_in_order(lines, printed):
