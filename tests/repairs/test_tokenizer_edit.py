@@ -23,25 +23,12 @@ from stickytoken.repairs.tokenizer_edit import (
 )
 
 TEXTS = [*tiny.sentences(200), *architectures.HOSTILE_TEXTS]
-
-
-def looking_up_words(folder):
-    """Look up a whole word in the vocabulary before merging, as Llama 3 does."""
-    architectures.modernbert(folder)
-    file = folder / "tokenizer.json"
-    document = json.loads(file.read_text("utf-8"))
-    document["model"]["ignore_merges"] = True
-    file.write_text(json.dumps(document), "utf-8")
-    return folder
-
-
 KINDS = {
     "wordpiece": architectures.bert,
     "unigram": architectures.xlm_roberta,
     "unigram that matches its specials": architectures.t5,
     "byte-level": architectures.roberta,
     "byte-level of the bare class": architectures.modernbert,
-    "byte-level that looks up words": looking_up_words,
     "sentencepiece merges": architectures.gemma2,
 }
 
@@ -205,10 +192,12 @@ def test_reasons_are_given_for_what_cannot_be_unreachable(saved):
     assert any("other entries" in reason for reason in reasons)
     folder = saved("byte-level")
     ids = sorted(read_pipeline(folder).loaded["model"]["vocab"].values())
-    assert 45 <= list(reasons_against_splitting(folder, ids).values()).count(None) <= 60
+    # Half of them would leave other words without merges, which are looked up as a whole.
+    assert 80 <= list(reasons_against_splitting(folder, ids).values()).count(None) <= 100
 
 
-def test_an_entry_from_which_another_is_merged_stays(tmp_path):
+def test_an_entry_inside_an_entry_that_begins_words_stays(tmp_path):
+    # Without "iver", the word "rivers" would be read as "r", "i", "ver", "s" instead of "river", "s".
     merges = [("e", "r"), ("v", "er"), ("i", "ver"), ("Ġ", "r"), ("Ġr", "iver")]
     pieces = [*pre_tokenizers.ByteLevel.alphabet(), *("".join(pair) for pair in merges)]
     vocabulary = {piece: token_id for token_id, piece in enumerate(pieces)}
@@ -284,7 +273,7 @@ def test_entries_and_all_specials_of_every_tokenizer_there_is(name, shared, engl
         unreachable=tuple(token_id for token_id in some if reasons[token_id] is None),
         plain_specials=tuple(sorted(added.keys() - unknown)),
     )
-    assert len(edit.unreachable) >= 6
+    assert len(edit.unreachable) >= 8
     named = [f"a {added_token.content} b{added_token.content}" for added_token in added.values()]
     texts = [*english, *named]
     ids = {*edit.unreachable, *edit.plain_specials}

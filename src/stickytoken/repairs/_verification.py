@@ -35,7 +35,6 @@ from stickytoken.repairs.records import (
     ScoreRecord,
     VerificationRecord,
 )
-from stickytoken.repairs.tokenizer_edit import texts_with
 from stickytoken.settings.repair import Strategy
 from stickytoken.validation import visible
 from stickytoken.vocabulary import Vocabulary, categorize
@@ -484,3 +483,15 @@ def check_main_score(
             finding += "; chance alone may explain it)" if chance_explains else ")"
     largest_loss = _EXCUSED_LOSS if chance_explains else _TOLERATED_LOSS
     return CheckRecord(name="scores", passed=change >= -largest_loss, finding=finding)
+
+
+def texts_with(token: str) -> list[str]:
+    """Return texts that a tokenizer is most likely to read as a token, or to read in different ways.
+
+    Args:
+        token: the text of the token.
+    """
+    bare = token.strip()
+    forms = dict.fromkeys((token, bare, bare.lower(), bare.upper(), bare.capitalize()))
+    frames = ("{}", "river {} stone", "{} {} {}", "river{}stone", "({}).", "\n{}\t{}")
+    return [frame.replace("{}", form) for form in forms for frame in frames]
