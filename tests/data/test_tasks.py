@@ -6,31 +6,20 @@ import numpy as np
 import polars as pl
 import pytest
 from scipy.stats import pearsonr, spearmanr
-from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import (
-    average_precision_score,
-    f1_score,
-    ndcg_score,
-    normalized_mutual_info_score,
-    v_measure_score,
-)
+from sklearn.metrics import average_precision_score, f1_score, ndcg_score
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
 import task_files as files
 from naming import naming, says
 from stickytoken.data import metrics
-from stickytoken.data.metrics import macro_f1, v_measures
 from stickytoken.data.tasks import LAYOUTS, load_task
 from stickytoken.errors import InputError
 from stickytoken.unit_vectors import exact_unit_vectors
 
 BUILDERS = {
     "sts": files.sts,
-    "clustering": files.clustering,
     "classification": files.classification,
-    "pair-classification": files.pair_classification,
-    "reranking": files.reranking,
     "retrieval": lambda folder: files.beir(folder / "beir"),
 }
 
@@ -68,7 +57,11 @@ def test_a_folder_with_two_splits_is_a_classification(tmp_path):
     files.lines(tmp_path / "test.jsonl", rows[30:])
     task, _ = load_task(tmp_path)
     assert (task.layout, task.units) == ("classification", 10)
-    assert load_task(tmp_path / "test.jsonl")[0].name == f"{tmp_path.name}-test"
+
+
+def test_a_task_in_a_file_test_is_named_after_its_folder(tmp_path):
+    path = files.sts(tmp_path).rename(tmp_path / "test.jsonl")
+    assert load_task(path)[0].name == f"{tmp_path.name}-test"
 
 
 def test_correlations_are_those_of_scipy(tmp_path):
@@ -111,34 +104,7 @@ def test_retrieval_is_what_sklearn_says(tmp_path):
     np.testing.assert_allclose(outcomes[:, task.metrics.index("mrr")], 1 / np.array(ranks))
 
 
-def test_reranking_looks_at_the_candidates_alone(tmp_path):
-    task, _ = load_task(files.reranking(tmp_path))
-    vectors, outcomes = outcomes_of(task)
-    row_of = {document: place for place, document in enumerate(task.documents)}
-    for row, (query, candidates) in enumerate(task.candidates.items()):
-        similarity = (
-            vectors["document"][[row_of[document] for document in candidates]] @ vectors["query"][row]
-        )
-        gold = [task.relevant[query].get(document, 0) for document in candidates]
-        assert outcomes[row, 0] == pytest.approx(average_precision_score(gold, similarity))
-
-
-def test_average_precision_of_pairs_is_that_of_sklearn(tmp_path):
-    task, _ = load_task(files.pair_classification(tmp_path))
-    _, outcomes = outcomes_of(task)
-    expected = average_precision_score(task.gold, outcomes[:, 0])
-    np.testing.assert_allclose(task.scores("average_precision", outcomes[None]), [expected])
-    nobody = np.flatnonzero(np.array(task.gold) == 0)
-    assert np.isnan(task.scores("average_precision", outcomes[None], nobody)).all()
-
-
-def test_clusters_and_classes_are_what_sklearn_says(tmp_path):
-    task, _ = load_task(files.clustering(tmp_path))
-    vectors, outcomes = outcomes_of(task)
-    clusters = KMeans(3, n_init=10, random_state=0).fit_predict(vectors["text"])
-    assert outcomes[:, 0].tolist() == clusters.tolist()
-    for metric, oracle in (("v_measure", v_measure_score), ("nmi", normalized_mutual_info_score)):
-        np.testing.assert_allclose(task.scores(metric, outcomes[None]), oracle(task.labels, clusters))
+def test_classes_are_what_sklearn_says(tmp_path):
     task, _ = load_task(files.classification(tmp_path))
     vectors, outcomes = outcomes_of(task)
     model = LogisticRegression(max_iter=1000).fit(vectors["train"], list(task.train_labels))
@@ -193,16 +159,21 @@ def test_pairs_are_classified_by_the_features_of_senteval(tmp_path):
     assert task.scores("accuracy", outcomes[None])[0] == pytest.approx(accuracy)
 
 
-def test_scores_of_many_conditions_are_those_of_sklearn():
+def test_scores_of_many_conditions_and_of_a_sample_are_those_of_sklearn(tmp_path):
+    task, _ = load_task(files.classification(tmp_path))
+    names = sorted(set(task.test_labels))
+    gold = np.array([names.index(label) for label in task.test_labels])
     generator = np.random.default_rng(0)
-    gold = generator.integers(4, size=30)
-    others = generator.integers(4, size=(6, 30))
-    others[0], others[1] = gold, 0
-    expected = [v_measure_score(gold, row) for row in others]
-    np.testing.assert_allclose(v_measures(gold, others, 4), expected, atol=1e-12)
-    assert v_measures(np.zeros(5, int), np.zeros((1, 5), int), 4).tolist() == [1.0]
-    expected = [f1_score(gold, row, average="macro", zero_division=0.0) for row in others]
-    np.testing.assert_allclose(macro_f1(gold, others, 4), expected, atol=1e-12)
+    predicted = generator.integers(len(names), size=(6, task.units))
+    predicted[0], predicted[1] = gold, 0
+    sample = generator.integers(task.units, size=task.units)
+    for units in (None, sample):
+        scores = task.scores("macro_f1", predicted[:, :, None].astype(float), units)
+        chosen = slice(None) if units is None else units
+        expected = [
+            f1_score(gold[chosen], row[chosen], average="macro", zero_division=0.0) for row in predicted
+        ]
+        np.testing.assert_allclose(scores, expected, atol=1e-12)
 
 
 def pairs(**changes):
@@ -228,17 +199,15 @@ def split(*labels):
         (pairs(sentence1=" "), ["sentence1", "row 2"]),
         (pairs()[:2], [3]),
         ([row | {"score": 1.0} for row in pairs()], ["scores"]),
-        ([{"sentence1": "a", "sentence2": "b", "label": 2}] * 3, [0, 1]),
-        ([{"sentence1": "a", "sentence2": "b", "label": 1}] * 3, [0, 1]),
-        ([{"text": "a", "label": "x"}] * 3, ["'x'"]),
-        ([{"text": t, "label": t[0]} for t in ("xa", "xb", "ya")], ["'y'"]),
-        ([{"text": "a", "label": None}, {"text": "b", "label": "x"}], ["label", "row 1"]),
+        ([{"sentence1": "a", "sentence2": "b", "label": 1}] * 3, ["label"]),
+        ([{"text": "a", "label": "x"}] * 3, ["text, label"]),
+        (split("xxx", "x"), ["'x'"]),
+        (split("xxy", "x"), ["'y'"]),
+        (split(["x", None], "x"), ["label", "row 2"]),
         ([{"text": "a", "label": "x", "split": "train"}] * 2, ["'test'"]),
         ([{"text": "a", "label": "x", "split": "first"}] * 2, ["'first'"]),
         (split("xxyyz", "x"), ["'z'"]),
         (split("xxyy", "w"), ["'w'"]),
-        ([{"query": "q", "positive": [], "negative": ["a"]}], ["positive", "row 1"]),
-        ([{"query": "q", "positive": ["a"], "negative": ["a"]}], ["row 1", "'a'"]),
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused(tmp_path, rows, values):

@@ -15,7 +15,7 @@ from naming import naming
 from stickytoken import audit, load_encoder
 from stickytoken.audits import AuditSettings, _index
 from stickytoken.cleaning import Cleaner, CleaningRules
-from stickytoken.data.metrics import RerankingTask, RetrievalTask
+from stickytoken.data.metrics import RetrievalTask
 from stickytoken.data.tasks import load_task
 from stickytoken.detection.run import encoder_for
 from stickytoken.encoders.roles import Role, describe_prompts, in_role, prompts_of
@@ -166,21 +166,6 @@ def test_retrieval_scores_as_the_evaluator_of_the_library(prompted, library, col
     # Without the prompts, the score is another one.
     without = compare(load_encoder(prompted, device="cpu", prompt=""), task)
     assert abs(without.scores[0].main_score - expected) > 1
-
-
-def test_reranking_tells_roles_apart(library, collection):
-    documents = tiny.sentences(20)
-    queries = {"q0": "the old river", "q1": "a quick bird"}
-    relevant = {"q0": {"d0": 1}, "q1": {"d1": 1}}
-    candidates = dict.fromkeys(queries, tuple(f"d{number}" for number in range(20)))
-    named = {f"d{number}": text for number, text in enumerate(documents)}
-    task = RerankingTask("few", queries, named, relevant, candidates)
-    vectors = {
-        "query": library.encode_query(list(queries.values())),
-        "document": library.encode_document(documents),
-    }
-    expected = task.scores("map", task.outcomes(vectors, 1)[None])[0]
-    assert compare(load_encoder(library), task).scores[0].scores["map"] == pytest.approx(100 * expected)
 
 
 def test_pairs_of_sentences_have_no_roles(library, tmp_path):

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scipy.stats import spearmanr
 from sentence_transformers import SentenceTransformer
-from sklearn.cluster import KMeans
-from sklearn.metrics import v_measure_score
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import normalize
 
 import planted
 import task_files as files
@@ -58,17 +58,18 @@ def encoders(folder):
 
 
 @pytest.mark.slow
-def test_groups_are_scored_as_sklearn_scores_them(encoders, tmp_path):
-    path = files.clustering(tmp_path)
+def test_classes_are_scored_as_sklearn_scores_them(encoders, tmp_path):
+    path = files.classification(tmp_path)
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    labels = [row["label"] for row in rows]
+    train, test = ([row for row in rows if row["split"] == split] for split in ("train", "test"))
     comparison = compare(encoders[-1], find_task(path)[0])
     for encoder, row in zip(encoders, comparison.scores, strict=True):
-        vectors = encoder.encode([row["text"] for row in rows]).astype(np.float64)
-        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        clusters = KMeans(len(set(labels)), n_init=10, random_state=42).fit_predict(vectors)
-        assert row.scores["v_measure"] == pytest.approx(100 * v_measure_score(labels, clusters), abs=1e-4)
-    with pytest.raises(InputError, match=naming(path, "clustering")):
+        features = normalize(encoder.encode([row["text"] for row in rows]).astype(np.float64))
+        model = LogisticRegression(max_iter=1000, random_state=42)
+        model.fit(features[: len(train)], [row["label"] for row in train])
+        accuracy = model.score(features[len(train) :], [row["label"] for row in test])
+        assert row.scores["accuracy"] == pytest.approx(100 * accuracy, abs=1e-4)
+    with pytest.raises(InputError, match=naming(path, "classification")):
         read_similarity(path)
 
 

@@ -5,11 +5,11 @@ import re
 import shlex
 from pathlib import Path
 
-import polars as pl
 import pytest
 
 import planted
 import stickytoken
+import task_files
 
 PACKAGE = Path(stickytoken.__file__).parent
 
@@ -49,10 +49,9 @@ ENDPOINT = "http://127.0.0.1:9/v1#m"
 @pytest.fixture(scope="module")
 def places(bert_folder, small_run, sentence_file, tmp_path_factory):
     folder = tmp_path_factory.mktemp("tasks")
-    ranking = {"query": ["a man"], "positive": [["the man"]], "negative": [["a dog"]]}
-    pl.DataFrame(ranking).write_ndjson(folder / "ranking.jsonl")
+    retrieval = task_files.beir(folder / "beir")
     runs = {"MODEL": bert_folder, "RUN": small_run.path, "SENTENCES": sentence_file}
-    return runs | {"RANKING": folder / "ranking.jsonl"}
+    return runs | {"RETRIEVAL": retrieval}
 
 
 def run_without(packages, line, places=None, code=planted.COMMAND_LINE):
@@ -100,7 +99,7 @@ def test_an_audit_needs_no_extra_and_says_what_its_page_needs(places, tmp_path):
         ("report RUN --figures OUT", "kaleido", "'stickytoken[figures]'"),
         ("detect MODEL --sentences hub:someone/sentences", "datasets", "'stickytoken[hub]'"),
         ("detect MODEL --sentences SENTENCES --method std --set engine=ray", "ray", "'stickytoken[ray]'"),
-        ("evaluate MODEL --task RANKING", "pytrec_eval", "'stickytoken[ranking]'"),
+        ("evaluate MODEL --task RETRIEVAL", "pytrec_eval", "'stickytoken[ranking]'"),
         ("evaluate MODEL --task STSBenchmark", "mteb", "'stickytoken[mteb]'"),
         ("demo", "gradio", "'stickytoken[demo]'"),
         (f"detect {ENDPOINT} --set tokenizer=MODEL", "openai", "'stickytoken[endpoint]'"),

@@ -39,33 +39,12 @@ def sts(folder: Path, count: int = 60) -> Path:
     return lines(folder / "sts.jsonl", rows)
 
 
-def clustering(folder: Path, count: int = 60) -> Path:
-    return lines(folder / "groups.jsonl", [{"text": t, "label": g} for t, g in topical_texts(count)])
-
-
 def classification(folder: Path) -> Path:
     rows = [
         {"text": text, "label": topic, "split": "train" if index < 45 else "test"}
         for index, (text, topic) in enumerate(topical_texts(75))
     ]
     return lines(folder / "topics.jsonl", rows)
-
-
-def pair_classification(folder: Path) -> Path:
-    texts = topical_texts(61)
-    chosen = [(texts[index], texts[index + 20 + index % 2]) for index in range(40)]
-    rows = [{"sentence1": a, "sentence2": b, "label": int(x == y)} for (a, x), (b, y) in chosen]
-    return lines(folder / "same.jsonl", rows)
-
-
-def reranking(folder: Path) -> Path:
-    texts = topical_texts(80)
-    rows = []
-    for query, topic in texts[:20]:
-        positive = [text for text, other in texts[30:60] if other == topic][:3]
-        negative = [text for text, other in texts[30:60] if other != topic][:6]
-        rows.append({"query": query, "positive": positive, "negative": negative})
-    return lines(folder / "rerank.jsonl", rows)
 
 
 def beir(folder: Path, documents: int = 60, queries: int = 20) -> Path:

@@ -75,7 +75,7 @@ class Task(ABC):
 
         Args:
             vectors: Vectors of the texts, keyed by role.
-            seed: Seed for random steps, such as the start of a clustering.
+            seed: Seed for random steps, such as the division into folds.
             similarity: How the model compares vectors.
 
         Returns:
@@ -106,14 +106,22 @@ def fingerprint(*values: Any) -> str:
 
 
 @dataclass(frozen=True)
-class _PairTask(Task):
-    """Pairs of sentences, each with a gold score or label."""
+class SimilarityTask(Task):
+    """Semantic textual similarity, scored by the correlation of gold scores and similarities.
+
+    Attributes:
+        first: The first sentence of each pair.
+        second: The second sentence of each pair.
+        gold: The gold score of each pair.
+    """
 
     first: tuple[str, ...]
     second: tuple[str, ...]
     gold: tuple[float, ...]
 
+    layout = "sts"
     unit = "pairs"
+    metrics = ("spearman", "pearson")
 
     @property
     def units(self) -> int:
@@ -133,35 +141,6 @@ class _PairTask(Task):
         second = vectors_of_second[_find_indices(self.texts["document"], self.second)]
         return similarity.of_pairs(first, second)[:, None]  # shape (pairs, 1)
 
-    @cached_property
-    def _gold_values(self) -> NDArray[np.float64]:
-        return np.array(self.gold, dtype=np.float64)
-
-
-def _find_indices(distinct: Sequence[str], names: Sequence[str]) -> NDArray[np.intp]:
-    """Return the index in ``distinct`` of each name, shape (names,)."""
-    index_of = {name: index for index, name in enumerate(distinct)}
-    return np.array([index_of[name] for name in names], dtype=np.intp)
-
-
-def _take_sample(
-    gold: NDArray[Any], predictions: NDArray[Any], sample: Sample
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the gold values, shape (units,), and the predictions, shape (C, units), of a bootstrap sample.
-
-    The same units are taken for each of the C conditions.
-    """
-    if sample is None:
-        return gold, predictions
-    return gold[sample], predictions[:, sample]
-
-
-class SimilarityTask(_PairTask):
-    """Semantic textual similarity, scored by the correlation of gold scores and similarities."""
-
-    layout = "sts"
-    metrics = ("spearman", "pearson")
-
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
         """Compute the correlation of gold scores and similarities under each of C conditions.
 
@@ -177,7 +156,7 @@ class SimilarityTask(_PairTask):
 
         # The first row holds the gold scores, and each further row the similarities under one condition, so
         # the shape is (1 + C, pairs).
-        gold_and_similarities = np.vstack([self._gold_values, outcomes[:, :, 0]])
+        gold_and_similarities = np.vstack([self.gold, outcomes[:, :, 0]])
         if sample is not None:
             gold_and_similarities = gold_and_similarities[:, sample]
         if metric == "spearman":
@@ -193,135 +172,10 @@ class SimilarityTask(_PairTask):
         return np.where(is_undefined, np.nan, correlations)
 
 
-class PairClassificationTask(_PairTask):
-    """Pairs with the label 0 or 1. The pairs with label 1 should be the most similar."""
-
-    layout = "pair-classification"
-    metrics = ("average_precision",)
-
-    def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
-        """Compute the average precision under each of C conditions, shape (C,); NaN with only one label."""
-        from sklearn.metrics import average_precision_score
-
-        gold, similarities = _take_sample(self._gold_values, outcomes[:, :, 0], sample)
-        has_both_labels = 0 < gold.sum() < len(gold)  # the labels are 0 and 1
-        if not has_both_labels:
-            return np.full(len(similarities), np.nan)
-        return np.array([average_precision_score(gold, of_condition) for of_condition in similarities])
-
-
-@dataclass(frozen=True)
-class ClusteringTask(Task):
-    """Texts that k-means should group by their labels."""
-
-    sentences: tuple[str, ...]
-    labels: tuple[str, ...]
-
-    layout = "clustering"
-    unit = "texts"
-    metrics = ("v_measure", "nmi")
-
-    @property
-    def units(self) -> int:
-        return len(self.labels)
-
-    @property
-    def texts(self) -> Mapping[str, tuple[str, ...]]:
-        return {"text": self.sentences}
-
-    def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
-        """Cluster the texts, and return the cluster number of each text, shape (texts, 1)."""
-        from sklearn.cluster import KMeans
-
-        k_means = KMeans(len(self._label_names), n_init=10, random_state=seed)
-        clusters = k_means.fit_predict(similarity.prepared(vectors["text"]))
-        return np.asarray(clusters, np.float64)[:, None]
-
-    def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
-        """Compute the V-measure under each of C conditions, shape (C,).
-
-        The other metric, ``nmi``, is the mutual information divided by the arithmetic mean of the two
-        entropies, which is equal to the V-measure. So both have the same values.
-        """
-        gold, clusters = _take_sample(self._gold_labels, outcomes[:, :, 0].astype(np.intp), sample)
-        return v_measures(gold, clusters, len(self._label_names))
-
-    @cached_property
-    def _label_names(self) -> list[str]:
-        return sorted(set(self.labels))
-
-    @cached_property
-    def _gold_labels(self) -> NDArray[np.intp]:
-        return _find_indices(self._label_names, self.labels)
-
-
-def v_measures(gold: NDArray[np.intp], clusters: NDArray[np.intp], label_count: int) -> NDArray[np.float64]:
-    """Compute the V-measure of C clusterings.
-
-    The V-measure (Rosenberg and Hirschberg 2007, equation 3 with beta 1) is 2 I / (H(gold) + H(clusters)),
-    with I = H(gold) + H(clusters) - H(gold, clusters). By convention, it is 1 if all texts have the same
-    label and are in the same cluster.
-
-    Args:
-        gold: The label of each text as a number below ``label_count``, shape (texts,).
-        clusters: The cluster of each text, also a number below ``label_count``, shape (C, texts).
-        label_count: The number of labels.
-
-    Returns:
-        The V-measure of each clustering, shape (C,).
-    """
-    from scipy.stats import entropy
-
-    counts = _count_predictions(gold, clusters, label_count)  # shape (C, clusters, labels)
-    counts_of_labels = counts.sum(axis=1)
-    counts_of_clusters = counts.sum(axis=2)
-    # Counts are divided by their sum in `entropy`. All shapes from here on are (C,).
-    entropy_of_labels = entropy(counts_of_labels, axis=1)
-    entropy_of_clusters = entropy(counts_of_clusters, axis=1)
-    joint_entropy = entropy(counts.reshape(len(counts), -1), axis=1)
-    sum_of_entropies = entropy_of_labels + entropy_of_clusters
-    information = sum_of_entropies - joint_entropy
-    has_one_group = sum_of_entropies < 1e-12  # 0, but for rounding: one label and one cluster
-    divisors = np.where(has_one_group, 1.0, sum_of_entropies)
-    return np.where(has_one_group, 1.0, 2 * information / divisors)
-
-
-def macro_f1(gold: NDArray[np.intp], predicted: NDArray[np.intp], label_count: int) -> NDArray[np.float64]:
-    """Compute the macro F1 of C predictions.
-
-    The macro F1 of a prediction is the mean F1 over all labels in ``gold`` or in the prediction.
-
-    Args:
-        gold: The label of each text as a number below ``label_count``, shape (texts,).
-        predicted: The predicted labels, also numbers below ``label_count``, shape (C, texts).
-        label_count: The number of labels.
-
-    Returns:
-        The macro F1 of each prediction, shape (C,).
-    """
-    counts = _count_predictions(gold, predicted, label_count)  # shape (C, predicted labels, gold labels)
-    true_positives = np.diagonal(counts, axis1=1, axis2=2)  # shape (C, labels), as all below
-    # 2 TP + FP + FN: how often a label occurs plus how often it is predicted.
-    denominators = counts.sum(axis=1) + counts.sum(axis=2)
-    occurs = denominators > 0
-    # A label that neither occurs nor is predicted adds 0 to the sum, and isn't counted.
-    f1 = 2 * true_positives / np.where(occurs, denominators, 1)
-    return np.asarray(f1.sum(axis=1) / occurs.sum(axis=1))
-
-
-def _count_predictions(
-    gold: NDArray[np.intp], predicted: NDArray[np.intp], label_count: int
-) -> NDArray[np.float64]:
-    """Return how often each label is predicted for each gold label, shape (C, predicted labels, gold labels).
-
-    Labels are numbers; ``gold`` has the shape (texts,) and ``predicted`` the shape (C, texts).
-    """
-    # Each of the C x label_count x label_count cells of the result has a number. `bincount` counts how often
-    # each number occurs.
-    prediction_numbers = np.arange(len(predicted))[:, None]  # shape (C, 1)
-    cells = (prediction_numbers * label_count + predicted) * label_count + gold  # shape (C, texts)
-    counts = np.bincount(cells.ravel(), minlength=len(predicted) * label_count**2)
-    return counts.reshape(len(predicted), label_count, label_count).astype(np.float64)
+def _find_indices(distinct: Sequence[str], names: Sequence[str]) -> NDArray[np.intp]:
+    """Return the index in ``distinct`` of each name, shape (names,)."""
+    index_of = {name: index for index, name in enumerate(distinct)}
+    return np.array([index_of[name] for name in names], dtype=np.intp)
 
 
 @dataclass(frozen=True)
@@ -356,12 +210,16 @@ class ClassificationTask(Task):
         return np.asarray(predicted, np.float64)[:, None]
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
+        from sklearn.metrics import f1_score
+
+        gold = self._gold_labels
         # The outcomes, shape (C, texts, 1), are the predicted labels under each of C conditions.
-        labels = outcomes[:, :, 0].astype(np.intp)
-        gold, predicted = _take_sample(self._gold_labels, labels, sample)
+        predicted = outcomes[:, :, 0].astype(np.intp)
+        if sample is not None:
+            gold, predicted = gold[sample], predicted[:, sample]
         if metric == "accuracy":
             return np.asarray((predicted == gold).mean(axis=1))
-        return macro_f1(gold, predicted, len(self._label_names))
+        return np.array([f1_score(gold, labels, average="macro", zero_division=0.0) for labels in predicted])
 
     @cached_property
     def _label_names(self) -> list[str]:
@@ -457,20 +315,25 @@ _TREC_NAMES = {"ndcg_at_10": "ndcg_cut_10", "recall_at_100": "recall_100", "map"
 
 
 @dataclass(frozen=True)
-class _RankingTask(Task):
-    """A task that ranks documents for each query.
+class RetrievalTask(Task):
+    """A retrieval task, as in BEIR: for every query, the 1,000 most similar documents of a corpus are ranked.
 
     Attributes:
         queries: The texts of the queries, keyed by id.
         documents: The texts of the documents, keyed by id.
         relevant: For each query id, the relevance scores of the judged documents, keyed by document id.
+        unranked: Ids of the queries that are also documents of the corpus. A query is not ranked among its
+            own results.
     """
 
     queries: dict[str, str]
     documents: dict[str, str]
     relevant: dict[str, dict[str, int]]
+    unranked: tuple[str, ...] = ()
 
+    layout = "retrieval"
     unit = "queries"
+    metrics = ("ndcg_at_10", "recall_at_100", "map", "mrr")
     has_queries = True
 
     def __post_init__(self) -> None:
@@ -500,32 +363,11 @@ class _RankingTask(Task):
             outcomes.append([value_of_metric[_TREC_NAMES[metric]] for metric in self.metrics])
         return np.array(outcomes)
 
-    @abstractmethod
-    def _rank(
-        self, queries: Values, documents: Values, similarity: Similarity
-    ) -> dict[str, dict[str, float]]:
-        """Return the similarities of the ranked documents, keyed by query id and then by document id."""
-
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
         value_of_query = outcomes[:, :, self.metrics.index(metric)]  # shape (C, queries), for C conditions
         if sample is not None:
             value_of_query = value_of_query[:, sample]
         return np.asarray(value_of_query.mean(axis=1))  # shape (C,)
-
-
-@dataclass(frozen=True)
-class RetrievalTask(_RankingTask):
-    """A retrieval task, as in BEIR: for every query, the 1,000 most similar documents of a corpus are ranked.
-
-    Attributes:
-        unranked: Ids of the queries that are also documents of the corpus. A query is not ranked among its
-            own results.
-    """
-
-    unranked: tuple[str, ...] = ()
-
-    layout = "retrieval"
-    metrics = ("ndcg_at_10", "recall_at_100", "map", "mrr")
 
     def _rank(
         self, queries: Values, documents: Values, similarity: Similarity
@@ -552,31 +394,4 @@ class RetrievalTask(_RankingTask):
                 # If all documents are ranked, the query itself is the last of them, and is left out.
                 ranked = [index for index in indices.tolist() if index != own_index.get(query_id)]
                 ranking[query_id] = {document_ids[index]: float(query_scores[index]) for index in ranked}
-        return ranking
-
-
-@dataclass(frozen=True)
-class RerankingTask(_RankingTask):
-    """A ranking task in which each query has its own candidate documents.
-
-    Attributes:
-        candidates: For each query id, the ids of the documents to rank.
-    """
-
-    candidates: dict[str, tuple[str, ...]]
-
-    layout = "reranking"
-    metrics = ("map",)
-
-    def _rank(
-        self, queries: Values, documents: Values, similarity: Similarity
-    ) -> dict[str, dict[str, float]]:
-        """Return the similarities of each query's candidates, keyed by query id and then by document id."""
-        row_of_document = {document_id: row for row, document_id in enumerate(self.documents)}
-        ranking = {}
-        # The candidates are listed in the order of the queries.
-        for query_vector, (query_id, candidate_ids) in zip(queries, self.candidates.items(), strict=True):
-            candidate_vectors = documents[[row_of_document[document_id] for document_id in candidate_ids]]
-            (scores,) = similarity.of_all(query_vector[None], candidate_vectors)  # one row for one query
-            ranking[query_id] = dict(zip(candidate_ids, scores.tolist(), strict=True))
         return ranking

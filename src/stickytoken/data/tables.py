@@ -89,20 +89,6 @@ class Table:
             filled_texts.append(text)
         return tuple(filled_texts)
 
-    def text_lists(self, column: str) -> list[tuple[str, ...]]:
-        """Return a column whose values are lists of texts. No list may be empty, and no text may be blank."""
-        text_lists = []
-        for row, value in enumerate(self.values_of(column), start=1):
-            is_text_list = isinstance(value, list) and all(isinstance(item, str) for item in value)
-            if not is_text_list:
-                raise InputError(f"{self.path}: {column} in row {row} is {shown(value)}, not a list of texts")
-            if not value or not all(text.strip() for text in value):
-                raise InputError(
-                    f"{self.path}: {column} in row {row} is an empty list or contains a blank text"
-                )
-            text_lists.append(tuple(map(unicode_text, value)))
-        return text_lists
-
     def labels(self, column: str) -> tuple[str, ...]:
         """Return a column of texts, whole numbers or booleans as texts; no label may be missing."""
         labels = []

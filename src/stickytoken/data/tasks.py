@@ -18,12 +18,9 @@ from stickytoken.validation import suggestion
 
 LAYOUTS = (
     "STS: sentence1, sentence2, score",
-    "pair classification: sentence1, sentence2, label (0 or 1)",
-    "reranking: query, positive, negative (lists of texts)",
     "classification: text, label, split (train or test; or folds in every row, for ten folds); or a folder "
     "with a train and a test file",
     "pair transfer: sentence1, sentence2, label, split (train or test)",
-    "clustering: text, label",
     "retrieval: a folder with corpus.jsonl, queries.jsonl and qrels/test.tsv, as in BEIR",
 )
 CORPUS = "corpus.jsonl"
@@ -85,49 +82,14 @@ def _make_task_name(path: Path) -> str:
     return path.resolve().stem
 
 
-def _make_scored_or_labelled_pairs(table: Table) -> Task:
+def _make_similarity(table: Table) -> Task:
     path = table.path
-    has_scores = "score" in table.columns
-    gold = table.numbers("score" if has_scores else "label")
+    gold = table.numbers("score")
     first = table.filled_texts("sentence1")
     second = table.filled_texts("sentence2")
-    if has_scores:
-        if len(gold) < 3 or len(set(gold)) == 1:
-            raise InputError(f"{path}: a correlation needs at least 3 pairs, and scores that differ")
-        return metrics.SimilarityTask(_make_task_name(path), first, second, gold)
-    if set(gold) != {0.0, 1.0}:
-        raise InputError(f"{path}: labels of pairs must be 0 or 1, and both must occur")
-    return metrics.PairClassificationTask(_make_task_name(path), first, second, gold)
-
-
-def _make_reranking(table: Table) -> Task:
-    """Build a reranking task. Identical texts become one document."""
-    path = table.path
-    query_texts = table.filled_texts("query")
-    positives = table.text_lists("positive")
-    negatives = table.text_lists("negative")
-    id_of_text: dict[str, str] = {}  # the id of each document
-    # All keyed by the id of the query.
-    queries: dict[str, str] = {}
-    candidates: dict[str, tuple[str, ...]] = {}
-    relevant: dict[str, dict[str, int]] = {}
-    rows = zip(query_texts, positives, negatives, strict=True)
-    for row_index, (query_text, positive_texts, negative_texts) in enumerate(rows):
-        contradictory_texts = set(positive_texts) & set(negative_texts)
-        if contradictory_texts:
-            example = min(contradictory_texts)[:80]
-            raise InputError(
-                f"{path}: row {row_index + 1} has {example!r} among both positives and negatives"
-            )
-        candidate_texts = dict.fromkeys((*positive_texts, *negative_texts))  # without repetitions
-        for text in candidate_texts:
-            id_of_text.setdefault(text, f"d{len(id_of_text)}")
-        query_id = f"q{row_index}"
-        queries[query_id] = query_text
-        candidates[query_id] = tuple(id_of_text[text] for text in candidate_texts)
-        relevant[query_id] = {id_of_text[text]: 1 for text in positive_texts}
-    documents = {document_id: text for text, document_id in id_of_text.items()}
-    return metrics.RerankingTask(_make_task_name(path), queries, documents, relevant, candidates)
+    if len(gold) < 3 or len(set(gold)) == 1:
+        raise InputError(f"{path}: a correlation needs at least 3 pairs, and scores that differ")
+    return metrics.SimilarityTask(_make_task_name(path), first, second, gold)
 
 
 def _make_split_classification(table: Table) -> Task:
@@ -209,21 +171,6 @@ def _make_classification(train: Table, test: Table, path: Path) -> Task:
     return ClassificationTask(_make_task_name(path), train_texts, train_labels, test_texts, test_labels)
 
 
-def _make_clustering(table: Table) -> Task:
-    path = table.path
-    texts = table.filled_texts("text")
-    labels = table.labels("label")
-    counts = Counter(labels)
-    _require_two_labels(counts, path)
-    for label, count in counts.items():
-        if count < 2:
-            raise InputError(
-                f"{path}: the label {label!r} occurs only once: remove the text, or merge the label with "
-                "another"
-            )
-    return metrics.ClusteringTask(_make_task_name(path), texts, labels)
-
-
 def _require_two_labels(counts: Counter[str], path: Path) -> None:
     if len(counts) < 2:
         raise InputError(
@@ -232,12 +179,9 @@ def _require_two_labels(counts: Counter[str], path: Path) -> None:
 
 
 _BUILDERS: tuple[tuple[tuple[str, ...], Callable[[Table], Task]], ...] = (
-    (("sentence1", "sentence2", "score"), _make_scored_or_labelled_pairs),
+    (("sentence1", "sentence2", "score"), _make_similarity),
     (("sentence1", "sentence2", "label", "split"), _make_pair_transfer),
-    (("sentence1", "sentence2", "label"), _make_scored_or_labelled_pairs),
-    (("query", "positive", "negative"), _make_reranking),
     (("text", "label", "split"), _make_split_classification),
-    (("text", "label"), _make_clustering),
 )
 
 

@@ -1,6 +1,5 @@
 """Encoders turn texts or token ids into vectors. `stickytoken.load_encoder` makes them of models."""
 
-from stickytoken.encoders._isotropy import isoscore
 from stickytoken.encoders.files.tokenizer_loading import load_tokenizer
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity, IdEncoder
 from stickytoken.settings.prompting import Prompting
@@ -10,6 +9,5 @@ __all__ = [
     "EncoderIdentity",
     "IdEncoder",
     "Prompting",
-    "isoscore",
     "load_tokenizer",
 ]

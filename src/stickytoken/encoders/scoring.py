@@ -48,7 +48,7 @@ def score_task(
         task: the task.
         encoders: the model in its roles, from `encoders_of`.
         texts: the texts, keyed as in the task, such as from `truncate_texts`.
-        seed: seed for random steps, such as the start of a clustering.
+        seed: seed for random steps, such as the division into folds.
 
     Returns:
         The scores from 0 to 1, keyed by metric, with NaN for an undefined score; and the outcomes from which

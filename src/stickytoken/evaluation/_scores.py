@@ -189,7 +189,7 @@ def compare(encoder: Encoder, task: AnyTask, *, seed: int = 42) -> Comparison:
     Args:
         encoder: The encoder.
         task: A task from `find_task`.
-        seed: Seed for the bootstrap and for other random steps, such as the start of a clustering.
+        seed: Seed for the bootstrap and for other random steps, such as the division into folds.
 
     Returns:
         The scores of all ways of encoding, and the differences between them.
