@@ -91,11 +91,13 @@ def command(*, settings: Sequence[str] = ()) -> Callable[[_Command], _Command]:
 
 
 def _find_option_groups(hints: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the dataclasses in the type hints of a function, keyed by the name of the parameter."""
+    """Return the groups of options that a function takes, keyed by the name of the parameter.
+
+    A group is a dataclass whose fields are options. A parameter names it as ``x: Group`` or, if the group is
+    made at run time, so that type checkers don't know it, as ``x: Annotated[Base, make_group()]``.
+    """
     groups: dict[str, Any] = {}
     for name, hint in hints.items():
-        # A group is a dataclass: the type hint or, if a function makes the group, the metadata of the
-        # `Annotated` type.
         for kind in (hint, *getattr(hint, "__metadata__", ())):
             if isinstance(kind, type) and is_dataclass(kind):
                 groups[name] = kind

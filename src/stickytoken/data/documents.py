@@ -312,6 +312,7 @@ def _read_whole_file(path: Path, folder: Path, number: int) -> Record | None:
     if not text.strip():
         return None
     relative_path = path.relative_to(folder)
+    # Findings are counted by source, and the files of a subfolder have one source, as its name says.
     subfolder = None
     if len(relative_path.parts) > 1:
         subfolder = _decode_name(Path(relative_path.parts[0]))

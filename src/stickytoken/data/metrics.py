@@ -349,13 +349,16 @@ class RetrievalTask(Task):
         return {"query": tuple(self.queries.values()), "document": tuple(self.documents.values())}
 
     def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
-        """Rank documents for each query, and return the metrics of each ranking, shape (queries, metrics)."""
+        """Rank documents for each query, and return the metrics of each ranking, shape (queries, metrics).
+
+        ``seed`` has no effect, because nothing is drawn at random.
+        """
         import pytrec_eval
 
         queries = similarity.prepared(vectors["query"])
         documents = similarity.prepared(vectors["document"])
-        evaluator = pytrec_eval.RelevanceEvaluator(self.relevant, set(_TREC_NAMES.values()))
         ranking = self._rank(queries, documents, similarity)
+        evaluator = pytrec_eval.RelevanceEvaluator(self.relevant, set(_TREC_NAMES.values()))
         values_by_query = evaluator.evaluate(ranking)
         outcomes = []
         for query_id in self.queries:

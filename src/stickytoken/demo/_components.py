@@ -60,7 +60,8 @@ def add_figure_slots(count: int) -> list[Any]:
 def fill_slots(figures: Iterable[ReportFigure | None]) -> list[Any]:
     """Return the values of the components of `add_figure_slots`.
 
-    Each figure fills one placeholder. A placeholder whose figure is None is hidden.
+    Each figure fills one placeholder, of four components: a column, and in it the title, the plot and the
+    words below. A placeholder whose figure is None is hidden.
     """
     contents: list[Any] = []
     for figure in figures:
@@ -69,7 +70,8 @@ def fill_slots(figures: Iterable[ReportFigure | None]) -> list[Any]:
             contents += [hidden_column, "", None, ""]
             continue
         plot = go.Figure(figure.plot)
-        # The page's script reads `meta` to label and resize the plot.
+        # The page's script reads `meta` to label and resize the plot. Control characters of tokens are shown
+        # by visible ones.
         plot.update_layout(meta={"alt": visible(f"{figure.title}. {figure.alt}"), "narrow": figure.narrow})
         title = render("title.html.j2", title=figure.title)
         words = render("words.html.j2", figure=figure)

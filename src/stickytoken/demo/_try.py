@@ -290,8 +290,8 @@ def try_token(
     counts = [count for count in wanted_counts if count <= copies or fits(carrier, count)]
     # Indices of the sentences in the heat map.
     fitting = [index for index, text in enumerate(tokenized) if text.words and fits(text, copies)]
-    # With random places, a path lists the place of each copy. The path for fewer copies is the beginning of
-    # the path for more, so the path for the largest number of copies serves every number.
+    # With random places, a path lists the gap between two words into which each copy goes. Fewer copies go
+    # into the first gaps of the path, so one for the largest number of copies serves every number.
     path_length = max(copies, _CURVE_COPIES[-1])
 
     def with_copies(inserted: Token, count: int, sentence: int) -> Ids:

@@ -181,7 +181,8 @@ class CausalPromptEncoder(ModelEncoder):
 
         from stickytoken.language_models.module import CausalPrompt
 
-        # `Prompting` has only the name of a prompt or one template. The `Prompt` may have several templates.
+        # The user's options name a prompt, or have one template. The complete prompt takes its place: it may
+        # have several templates.
         options = self.reading.prompting.as_options() | {"prompt": self.reading.prompt}
         module = CausalPrompt(self._model, self.user_tokenizer, **options)
         later_modules = [Normalize()] if self.normalizes else []

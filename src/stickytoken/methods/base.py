@@ -154,10 +154,20 @@ class Method(Protocol):
     def compute(
         self, job: Job[Any], plan: Any, runner: Runner, folder: ResultFolder
     ) -> tuple[pl.DataFrame, Any]:
-        """Run all stages and judge the tokens. Return the table tokens.parquet and a `RESULT_RECORD`.
+        """Run all stages and judge the tokens.
 
         Tokens for which a server gave no vector have no measurements and no verdict, and don't count as
-        sticky. ``folder`` keeps the shards, and the method may write further files into it.
+        sticky.
+
+        Args:
+            job: the model, its vocabulary, the tokens to measure and the settings.
+            plan: what `make_plan` returned, a `PLAN_RECORD`.
+            runner: encodes the texts of a stage, and returns a table with one row per token.
+            folder: the run folder, which keeps what the runner computed. The method may write further files
+                into it.
+
+        Returns:
+            The table tokens.parquet, and the result for run.json, a `RESULT_RECORD`.
         """
 
     def describe_run(self, run: FinishedRun[Any, Any]) -> terms.RunDescription:

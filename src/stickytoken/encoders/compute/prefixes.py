@@ -354,14 +354,17 @@ class PrefixReuse:
         """Return the attention masks in the form that the model's architecture expects.
 
         A mask has the shape (1, 1, new tokens, tokens). It is 0 where a new token attends to a token, and
-        else the lowest finite number. ``positions`` and ``attends`` are the results of `_lay_out_row`.
+        else the lowest finite number.
+
+        ``positions`` are the positions of all tokens, shape (tokens,); the new tokens are the last of them.
+        ``attends`` says to which tokens each new token attends, shape (new tokens, tokens).
         """
         config = self.backbone.config
         expected_form = _MASK_OF_ARCHITECTURE[config.model_type]
         window = getattr(config, "sliding_window", None)
         attends_nearby = attends  # without a window, sliding-window attention is full attention
         if window is not None:
-            positions_of_new_tokens = positions[-len(attends) :]
+            positions_of_new_tokens = positions[-len(attends) :]  # `attends` has a row for each new token
             distances = positions_of_new_tokens[:, None] - positions[None, :]
             attends_nearby = attends & (distances < window)
         full = self._make_additive(attends)

@@ -64,7 +64,11 @@ class AnswerCache:
         return self._select("SELECT text, reason FROM refusals WHERE text IN", texts)
 
     def keep(self, vectors: Mapping[str, NDArray[np.float32]]) -> None:
-        """Store vectors that are keyed by text, as unchecked ones."""
+        """Store vectors, keyed by text, as unchecked: `confirm` or `forget_unchecked` decides about them.
+
+        A text that has a vector already keeps it. It becomes unchecked again, because the server has just
+        been asked for it once more.
+        """
         keys_and_vectors = []
         keys = []
         for text, vector in vectors.items():

@@ -24,9 +24,8 @@ from stickytoken.settings.std import StdSettings
 def truncates(encoder: Encoder, insertion: Insertion) -> bool:
     """Return whether texts that are too long are truncated, as in the published runs, rather than left out.
 
-    If copies are inserted as token ids, long texts are left out, because the model must read all copies. Long
-    texts are also left out if a server or a user's function encodes the texts, because only token ids can be
-    truncated here.
+    They are left out in two cases. Copies that are inserted as token ids must all be read, so no text may
+    lose its end. And for a server or a user's function, texts can't be truncated: that takes token ids.
     """
     return insertion is not Insertion.IDS and reads_ids(encoder)
 
