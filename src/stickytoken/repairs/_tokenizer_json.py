@@ -234,8 +234,8 @@ class EditableVocabulary:
         """Return whether `without` can split an entry off words without changing their other tokens.
 
         This is so if the entry begins with a removed entry, and occurs only at the beginning of words. If
-        ``riv`` and ``Ġriv`` are removed, for example, ``Ġriver`` can be split off; ``river`` can, unless there
-        is an entry such as ``upriver``.
+        ``riv`` and ``Ġriv`` are removed, for example, ``Ġriver`` can be split off; ``river``
+        can, unless there is an entry such as ``upriver``.
         """
         # If a removed entry is further inside, the text before it may be divided differently in longer words:
         # without ``iver``, ``rivers`` may become ``r``, ``i``, ``ver`` and ``s``.

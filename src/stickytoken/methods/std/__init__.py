@@ -141,8 +141,8 @@ def compute(
     best_ids = set(best["token_id"])
     candidates = [token for token in job.tokens if token.id in best_ids]
     if validation.places_as_published(job):
-        # Put the copies into the same random gaps as the published runs, which drew gaps in the order in which
-        # they validated the candidates. The gaps of one token's copies in one pair are a path.
+        # Put the copies into the same random gaps as the published runs, which drew gaps in the order in
+        # which they validated the candidates. The gaps of one token's copies in one pair are a path.
         by_id = {token.id: token for token in candidates}
         score_of_candidate = dict(best.select("token_id", "score_cosine").iter_rows())
         order = validation_order(score_of_candidate)
