@@ -86,6 +86,19 @@ def test_an_audit_that_is_opened_again_gets_a_page_as_a_new_one(printed, tampere
     assert scanned.STICKY in Page((copied / "audit.html").read_text("utf-8")).tokens
 
 
+def test_a_page_that_cannot_be_written_does_not_hide_the_result(printed, tampered_run, files, tmp_path):
+    _, folder = printed
+    copied = shutil.copytree(folder, tmp_path / "audit")
+    (copied / "audit.html").unlink()
+    (copied / "audit.html").mkdir()  # no file can be written there
+    documents = files / "documents.jsonl"
+    line = ["audit", tampered_run, "--documents", documents, "--queries", files / "queries.txt", *OPTIONS]
+    result = command(*line, "--out", copied)
+    assert result.exit_code == 1
+    assert scanned.STICKY in result.stdout
+    assert says(result.stderr, copied / "audit.html")
+
+
 def test_the_command_accepts_known_documents_and_allowed_words(tampered_run, files, tmp_path):
     (tmp_path / "allowed.txt").write_text(scanned.STICKY, "utf-8")
     line = ["audit", tampered_run, "--documents", files / "documents.jsonl", *OPTIONS, "--format", "json"]

@@ -103,8 +103,11 @@ def audit(
         finished = measure(
             encoder, vectors=stored_vectors, out=out, engine=computing.choice, progress=progress
         )
-    page = _write_page(finished)
-    _show_audit(finished, page, limit, output_format)
+    page = None
+    try:
+        page = _write_page(finished)
+    finally:  # show what was measured even if the disk is full
+        _show_audit(finished, page, limit, output_format)
 
 
 def _write_page(audit: Audit) -> Path | None:
