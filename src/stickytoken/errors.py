@@ -119,6 +119,8 @@ def reading(name: object, kind: type[StickyTokenError] = InputError) -> Iterator
     """
     try:
         yield
+    except BrokenPipeError:  # of an output, to which the block writes what it reads
+        raise
     except OSError as error:
         raise kind(f"{name} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:

@@ -63,6 +63,11 @@ texts = st.lists(
         ("<|endof<|endof<|endoftext|>text|>text|>air", "air"),
         ("<|endofableableableabletext|>air", "air"),
         ("☃☃☃☃ air", "air"),
+        ("ice☃☃☃☃ air", "ice☃☃☃☃ air"),  # BERT reads "ice☃" as one word, with another entry for "☃"
+        ("wing [SEP] [SEP] [SEP]", "wing"),
+        ("flow [SEP] [SEP]. next", "flow. next"),
+        ("[SEP][SEP][SEP] air", "air"),
+        ("air [SEP] [SEP] flow", "air flow"),
         ("flow\u200bable\u200bable\u200bable\u200bable\u200b air", "flow air"),
         ("one\nable able able able\ntwo", "one\n\ntwo"),
         ("She was able to sign the contract.", "She was able to sign the contract."),

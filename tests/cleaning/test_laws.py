@@ -170,6 +170,9 @@ def test_documents_with_structure_stay_as_they_are():
         '<a title="ذ ذ ذ ذ ذ" href="https://ذ.org">x</a>',
         "Run `ذ ذ ذ ذ ذ` first.",
         "```\nذ ذ ذ ذ ذ\n```",
+        "`ذ` `ذ` `ذ` `ذ` flow",
+        "ذ@x.com ذ@x.com ذ@x.com ذ@x.com flow",
+        "<a ذ>x</a> <a ذ> <a ذ> <a ذ> <a ذ>",
         "&#1584; &#1584; &#1584; &#1584; &#x630;",
         "ذ&nbsp;ذ&nbsp;ذ&nbsp;ذ&nbsp;ذ",
         "The token `[SEP]` ends a text, see [SEP](https://x.org) or <a name='[SEP]'>this</a>.",
@@ -184,7 +187,13 @@ def test_what_cannot_be_cleaned_safely_is_reported_and_left(text):
 
 @pytest.mark.parametrize(
     "text",
-    ["&nbsp;&nbsp;&nbsp;&nbsp;&nbsp; 10 EUR", "https://a.org/ذ/ذ/ذ/ذ", "| ذ | ذ | ذ |", "👩\u200d🚀 ok"],
+    [
+        "&nbsp;&nbsp;&nbsp;&nbsp;&nbsp; 10 EUR",
+        "`ذ` and `ذ` and `ذ`, the letter `x`",
+        "https://a.org/ذ/ذ/ذ/ذ",
+        "| ذ | ذ | ذ |",
+        "👩\u200d🚀 ok",
+    ],
 )
 def test_signs_of_the_form_are_no_finding(text):
     assert find_spans(text, RULES) == []

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import polars as pl
@@ -105,6 +106,23 @@ def test_every_other_output_may_be_written_again(place, arguments):
     for _ in range(2):
         result = planted.command(*arguments.split())
         assert result.exit_code == 0, result.stderr
+
+
+# Files of more than 4,096 bytes can't be written, as on a full disk.
+FULL_DISK = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)); "
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX limits only")
+def test_documents_stay_if_they_cannot_be_set_aside(place):
+    # The quarantine fits into a buffer, which is written when the quarantine is finished.
+    documents = "plain\n" + f"[SEP] {'special ' * 100}\n" * 6
+    Path("own.txt").write_text(documents)
+    arguments = "clean rules.json own.txt --out own.txt --quarantine aside.txt".split()
+    done = planted.program(FULL_DISK + planted.COMMAND_LINE, *arguments, folder=place)
+    assert done.returncode == 1, done.stderr
+    assert "aside.txt" in done.stderr
+    assert Path("own.txt").read_text() == documents
+    assert not Path("aside.txt").exists()
 
 
 def test_documents_set_aside_in_place_are_never_lost(place):

@@ -94,6 +94,7 @@ def test_rows_of_csv_are_quoted_in_every_way(parts):
         ('1,"a"b,x', '1,"b",x'),
         ('1,"a\r\nb",x', '1,"\r\nb",x'),
         ('1,"a\rb",x', '1,"\rb",x'),
+        ('1,"a\r\nb\nc",x', '1,"\r\nb\nc",x'),
         ("1,a,x", "1,,x"),
         ('1,a"b,x', '1,"""b",x'),
     ],
@@ -151,3 +152,9 @@ def test_an_output_of_another_format_is_refused(write, tmp_path):
     for name in ("out.csv", "out.txt", "out.parquet"):
         with pytest.raises(InputError, match=naming(tmp_path / name)):
             require_same_format(source, tmp_path / name)
+    lines = open_source(write("lines.json", '\n{"text": "a"}\n'), NamedColumns())
+    require_same_format(lines, tmp_path / "out.jsonl")
+    array = open_source(write("array.json", '\n [{"text": "a"}]\n'), NamedColumns())
+    require_same_format(array, tmp_path / "out.json")
+    with pytest.raises(InputError, match=naming(tmp_path / "out.jsonl")):  # it would hold no lines
+        require_same_format(array, tmp_path / "out.jsonl")

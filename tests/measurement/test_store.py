@@ -446,6 +446,16 @@ def test_a_file_has_the_mode_that_the_user_gives_to_new_files(tmp_path):
     assert modes == [0o640, 0o640]
 
 
+@pytest.mark.skipif(os.name != "posix", reason="POSIX file modes only")
+def test_a_file_that_is_replaced_keeps_its_mode(tmp_path):
+    path = tmp_path / "file.bin"
+    path.write_bytes(b"old")
+    path.chmod(0o600)
+    write_atomically(path, writes(b"new"))
+    assert path.read_bytes() == b"new"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
 def test_the_tables_of_every_measurement_are_protected_and_foreign_ones_are_not(run_copy):
     written = {
         DOCUMENTS_FILE,

@@ -9,7 +9,7 @@ import json
 import os
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
@@ -306,18 +306,20 @@ class _Draft:
 
         ``spans`` are in order and do not overlap.
         """
-        removed_to = 0
-        for span in spans:
-            # The first copy of a repetition stays.
-            start = span.first_end if span.kind is SpanKind.REPETITION else span.start
-            start, end = _extend_to_space(self.text, start, span.end)
-            start = max(start, removed_to)  # the space between two findings goes with the first
-            original_start = self._find_in_original(start)
-            # Map the last removed character, not `end`: between the two, an earlier round may have removed a
-            # part that must stay out of this removal.
-            original_end = self._find_in_original(end - 1) + 1
-            self.removals.append(Removal(original_start, original_end, span.kind, span.what))
-            removed_to = end
+        # The first copy of a repetition stays.
+        starts = [span.first_end if span.kind is SpanKind.REPETITION else span.start for span in spans]
+        ends = [span.end for span in spans]
+        for first, stop in _group_by_spaces(self.text, starts, ends):
+            # The spaces between findings go with the one before, and the space around all of them once.
+            group_start, group_end = _extend_to_space(self.text, starts[first], ends[stop - 1])
+            removal_starts = [group_start, *starts[first + 1 : stop]]
+            removal_ends = [*starts[first + 1 : stop], group_end]
+            for span, start, end in zip(spans[first:stop], removal_starts, removal_ends, strict=True):
+                original_start = self._find_in_original(start)
+                # Map the last removed character, not `end`: between the two, an earlier round may have
+                # removed a part that must stay out of this removal.
+                original_end = self._find_in_original(end - 1) + 1
+                self.removals.append(Removal(original_start, original_end, span.kind, span.what))
         self.removals = _sort_without_nested(self.removals)
         self._keep_what_is_between_removals()
 
@@ -349,6 +351,16 @@ def _sort_without_nested(removals: Iterable[Removal]) -> list[Removal]:
         if not outermost or removal.end > outermost[-1].end:
             outermost.append(removal)
     return outermost
+
+
+def _group_by_spaces(text: str, starts: Sequence[int], ends: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the groups of parts of a text that only spaces separate, as ranges of their indices."""
+    first = 0
+    for index in range(1, len(starts) + 1):
+        is_end = index == len(starts) or text[ends[index - 1] : starts[index]].strip(" ") != ""
+        if is_end:
+            yield first, index
+            first = index
 
 
 # Punctuation that follows a word without a space.

@@ -338,8 +338,19 @@ def find_scattered_copies(document: Document, flagged: Mapping[str, str]) -> set
         are_many = len(positions) >= min(len(document) / _UNITS_PER_COPY, _ENOUGH_COPIES)
         if are_many and _have_few_common_neighbours(document, positions):
             copies.update(positions)
-        for group in _find_close_groups(positions, 1 + _BETWEEN_COPIES, FEWEST_COPIES):
-            copies.update(group)
+    return copies | find_close_copies(document, flagged)
+
+
+def find_close_copies(document: Document, flagged: Mapping[str, str]) -> set[int]:
+    """Return the indices of the copies of flagged, uncommon words that are close together.
+
+    There are at least four, with at most two words between neighbouring copies.
+    """
+    copies: set[int] = set()
+    for key in flagged.keys() & document.positions.keys():
+        if not is_common(key):
+            for group in _find_close_groups(document.positions[key], 1 + _BETWEEN_COPIES, FEWEST_COPIES):
+                copies.update(group)
     return copies
 
 

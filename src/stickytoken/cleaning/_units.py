@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from itertools import pairwise
@@ -114,6 +115,11 @@ class UnitReader:
         )
         # Flagged texts that no pattern of words matches as a whole, such as "'s".
         self._literals = [text for text in texts if text and not self._is_one_word(text)]
+        # Flagged symbols that are part of a word behind a letter, as in "Na⁺", where BERT reads another entry
+        # than for "⁺" alone. The normaliser tells such a model; its type may stand in a sequence of others.
+        self._symbols_in_words = ""
+        if normalizer is not None and '"BertNormalizer"' in normalizer:
+            self._symbols_in_words = "".join(filter(_is_symbol_in_words, "".join(self._literals)))
         ascii_literals = [text for text in self._literals if text.isascii()]
         case = re.IGNORECASE if self._folds_case else re.NOFLAG
         self._ascii_units = re.compile(_make_literal_or_word_pattern(ascii_literals, _ASCII_WORD), case)
@@ -125,7 +131,10 @@ class UnitReader:
         import regex  # imported only when needed, because the import takes longer than loading a cleaner
 
         # A word with the marks and invisible characters in it, or a single ideograph with its marks.
-        word = rf"\p{{Cf}}*{_LETTER}{_IN_WORD}*|\p{{Han}}[\p{{M}}{PAD}]*"
+        in_word = (
+            f"(?:{_IN_WORD}|[{re.escape(self._symbols_in_words)}])" if self._symbols_in_words else _IN_WORD
+        )
+        word = rf"\p{{Cf}}*{_LETTER}{in_word}*|\p{{Han}}[\p{{M}}{PAD}]*"
         case = regex.IGNORECASE if self._folds_case else 0
         return regex.compile(_make_literal_or_word_pattern(self._literals, word), regex.VERSION1 | case)
 
@@ -256,3 +265,12 @@ def _make_literal_or_word_pattern(literals: Iterable[str], word_pattern: str) ->
 
 
 _FIRST_IDEOGRAPH = 0x3400
+
+
+def _is_symbol_in_words(character: str) -> bool:
+    """Return whether BERT's tokenizers take a character behind a letter for a part of the letter's word.
+
+    They divide words at punctuation, for which they take all symbols of ASCII, too, and around ideographs.
+    """
+    is_punctuation = character.isascii() or unicodedata.category(character).startswith("P")
+    return not (is_punctuation or character.isalnum() or character.isspace())

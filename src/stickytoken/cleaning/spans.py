@@ -186,8 +186,8 @@ class SpanFinder:
             copied_to = special.end
         searched_pieces.append(view.text[copied_to:])
         spans += self._find_words(text, "".join(searched_pieces))
-        for start, end in view.protected:
-            spans += self._find_flagged_in_markup(text, start, end)
+        if view.protected:
+            spans += self._find_flagged_in_markup(text, view.protected)
         return _drop_overlaps(spans)
 
     def find_specials_alone(self, text: str) -> list[Span]:
@@ -245,19 +245,43 @@ class SpanFinder:
             if written != match[0] and html.unescape(written) == match[0]:
                 yield _make_special_span(match[0], start, end, Fix.NONE)
 
-    def _find_flagged_in_markup(self, text: str, start: int, end: int) -> Iterator[Span]:
-        """Yield the runs of flagged words in the tag, address or code from ``start`` to ``end``.
+    def _find_flagged_in_markup(self, text: str, protected: Sequence[tuple[int, int]]) -> Iterator[Span]:
+        """Yield the copies of flagged words in tags, addresses and code: in a row, or close together.
 
-        No fix removes anything from markup.
+        The latter stand in at least four pieces of markup, as in "`able` `able` `able` `able`". In a single
+        piece, such as the path of an address, copies that are not in a row have a meaning of their own. No
+        fix removes anything from markup.
+
+        ``protected`` has the start and end (exclusive) of the pieces, in order.
         """
-        markup = _copies.Document(text[start:end], self._reader)
-        for run in _copies.find_flagged_runs(markup, self._flagged):
-            if len(run) < _copies.FEWEST_CERTAIN:
-                continue
-            word = self._flagged[markup.keys[run.start]]
-            run_start = start + markup.units.starts[run.start]
-            run_end = start + markup.units.ends[run.stop - 1]
-            yield Span(run_start, run_end, SpanKind.FLAGGED, word, len(run), run_end, Fix.NONE)
+        pieces_with_flagged_words = []
+        for start, end in protected:
+            markup = _copies.Document(text[start:end], self._reader)
+            if not self._flagged.keys().isdisjoint(markup.positions):
+                pieces_with_flagged_words.append((start, end))
+            for run in _copies.find_flagged_runs(markup, self._flagged):
+                if len(run) >= _copies.FEWEST_CERTAIN:
+                    word = self._flagged[markup.keys[run.start]]
+                    run_start = start + markup.units.starts[run.start]
+                    run_end = start + markup.units.ends[run.stop - 1]
+                    yield Span(run_start, run_end, SpanKind.FLAGGED, word, len(run), run_end, Fix.NONE)
+        if len(pieces_with_flagged_words) < _copies.FEWEST_COPIES:
+            return
+        document = _copies.Document(text, self._reader)  # with the words of the markup
+        close = _copies.find_close_copies(document, self._flagged)
+        index_of_start = {document.units.starts[index]: index for index in close}
+        found = []
+        pieces_with_copies = 0
+        for start, end in pieces_with_flagged_words:
+            indices = [index_of_start[offset] for offset in range(start, end) if offset in index_of_start]
+            pieces_with_copies += bool(indices)
+            found += indices
+        if pieces_with_copies < _copies.FEWEST_COPIES:
+            return
+        for index in found:
+            start, end = document.units.starts[index], document.units.ends[index]
+            word = self._flagged[document.keys[index]]
+            yield Span(start, end, SpanKind.FLAGGED, word, 1, end, Fix.NONE)
 
     def _find_words(self, text: str, searched: str) -> Iterator[Span]:
         """Yield the copies of words in a text, in no particular order. The spans may overlap.

@@ -113,6 +113,10 @@ def require_same_format(source: Source, out: Path) -> None:
             files.
     """
     suffix, compressed = format_of(out)
+    if suffix in (".jsonl", ".ndjson") and source.suffix == ".json" and _holds_array(source):
+        raise InputError(
+            f"{source.name} is a JSON array, and the format cannot be changed: give {out} the extension .json"
+        )
     if source.suffix == PARQUET and (suffix, compressed) != (PARQUET, False):
         raise InputError(f"{out} will contain parquet data: give it the extension {PARQUET}")
     names_format = suffix in (*TABLE_SUFFIXES, ".txt")
@@ -121,6 +125,14 @@ def require_same_format(source: Source, out: Path) -> None:
             f"the extension of {out} does not match the format of {source.name}, and the format cannot be "
             f"changed: use the extension {source.suffix or '.txt'}"
         )
+
+
+def _holds_array(source: Source) -> bool:
+    if source.path is None:
+        return False
+    with open_rows_file(source.path) as (lines, _):
+        first_filled = next((line for line in lines if line.strip()), b"")
+    return _ARRAY_BEGINNING.match(first_filled) is not None
 
 
 def rewrite(
@@ -440,10 +452,14 @@ def _replace_fields(raw: str, row: Row, texts: Mapping[str, str], dialect: Diale
         was_quoted = raw.startswith('"', start)
         if dialect.quoted and (was_quoted or is_empty_row or text.startswith('"')):
             new_field = '"' + text.replace('"', '""') + '"'
-        # The reader has made "\n" of the line endings within a field.
-        line_end = _LINE_END.search(raw, start, end)
-        if line_end is not None:
-            new_field = new_field.replace("\n", line_end[0])
+        # The reader has made "\n" of the line endings within a field, which may differ.
+        line_ends = _LINE_END.findall(raw, start, end)
+        lines = new_field.split("\n")
+        if len(lines) == len(line_ends) + 1:
+            line_ends_after = [*line_ends, ""]
+            new_field = "".join(chain.from_iterable(zip(lines, line_ends_after, strict=True)))
+        elif line_ends:
+            new_field = line_ends[0].join(lines)
         new_fields.append((start, end, new_field))
     revised = raw
     # From the end, so that the offsets of the fields that are still to be replaced stay true.

@@ -57,8 +57,8 @@ def open_atomically(path: Path) -> Iterator[BinaryIO]:
     try:
         mode = path.stat().st_mode
     except OSError:  # the file does not exist yet, or the write below will raise a clearer error
-        mode = stat.S_IFREG
-    is_device_or_pipe = not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+        mode = None
+    is_device_or_pipe = mode is not None and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
     if is_device_or_pipe:
         buffer = io.BytesIO()  # the writer may need to seek, which a pipe cannot do
         yield buffer
@@ -73,6 +73,9 @@ def open_atomically(path: Path) -> Iterator[BinaryIO]:
             if target.is_symlink():  # only if the links form a loop
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         with _NamedStream(temporary, path) as stream:
+            if mode is not None:  # nobody may read the new file who could not read the old one
+                with _explain_write_errors(path):
+                    temporary.chmod(stat.S_IMODE(mode))
             yield stream
             stream.flush()
             with _explain_write_errors(path):

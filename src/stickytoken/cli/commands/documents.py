@@ -351,8 +351,10 @@ def _write_files(
     from stickytoken.measurement.store import open_atomically
 
     with ExitStack() as stack:
-        aside = None if quarantine is None else stack.enter_context(open_atomically(quarantine))
+        # What is entered last is finished first. So a document that is set aside is in the quarantine before
+        # it disappears from ``out``, which may be the file with the documents.
         stream = stack.enter_context(open_atomically(out))
+        aside = None if quarantine is None else stack.enter_context(open_atomically(quarantine))
         progress = stack.enter_context(console.late_progress(seconds=2))
         return clean_file(
             source,
