@@ -7,7 +7,7 @@ import pytest
 
 import profiled
 from stickytoken import load_encoder, open_run
-from stickytoken.methods.measures import ERASED, MEASURES
+from stickytoken.methods.measures import ERASED, MEASURES, PUSH
 from stickytoken.run_summary import Examined, RunSummary
 
 
@@ -47,6 +47,20 @@ def test_a_token_that_was_only_screened_is_not_the_worst(clean, tmp_path):
     worst = RunSummary(open_run(folder)).worst_token(ERASED)
     assert worst.value == clean.run.tokens.filter("confirmed")["erased"].max()
     assert (worst.verdict, worst.severity) == ("benign", None)
+
+
+def test_the_largest_push_is_one_of_all_documents(clean, tmp_path):
+    folder = shutil.copytree(clean.run.path, tmp_path / "run")
+    tokens = clean.run.tokens.drop_nulls("push")
+    most = tokens["documents"].max()
+    in_all = (
+        tokens.filter(documents=most).sort("push", "token_id", descending=[True, False]).row(0, named=True)
+    )
+    dropped = tokens.filter(pl.col("documents") < most)["token_id"][0]
+    push = pl.when(token_id=dropped).then(9.0).otherwise("push")
+    clean.run.tokens.with_columns(push=push).write_parquet(folder / "tokens.parquet")
+    worst = RunSummary(open_run(folder)).worst_token(PUSH)
+    assert (worst.token, worst.value) == (in_all["token"], in_all["push"])
 
 
 def test_a_method_without_the_measures_has_no_worst_token(planted_run):

@@ -10,7 +10,7 @@ import polars as pl
 from stickytoken.detection.run import Run
 from stickytoken.intervals import Interval, estimate_share
 from stickytoken.methods.base import Scope
-from stickytoken.methods.measures import Measure
+from stickytoken.methods.measures import PUSH, Measure
 
 
 class Examined(StrEnum):
@@ -52,14 +52,17 @@ class RunSummary:
     def worst_token(self, measure: Measure) -> WorstToken | None:
         """Return the token with the largest value of a measure; None if the run has no values of the measure.
 
-        If any tokens are confirmed (measured in many texts), only confirmed and flagged tokens are
-        considered, because the largest of many values from few texts is large by chance.
+        Only the tokens measured in most texts are considered, because the largest of many values from few
+        texts is large by chance. For the push, these are the tokens measured in most documents; for other
+        measures, the confirmed and the flagged ones, if there are any.
         """
         tokens = self.run.tokens
         if measure.key not in tokens.columns:  # the method has no such measure
             return None
         measured = tokens.drop_nulls(measure.key)
-        if "confirmed" in measured.columns and measured["confirmed"].any():
+        if measure is PUSH:
+            measured = measured.filter(pl.col("documents") == pl.col("documents").max())
+        elif "confirmed" in measured.columns and measured["confirmed"].any():
             # A token may be sticky by its push alone, without having been confirmed.
             measured = measured.filter(pl.col("confirmed") | (pl.col("verdict") == "sticky"))
         if measured.is_empty():
@@ -85,7 +88,10 @@ class RunSummary:
         # Tokens examined in addition to the sample, such as special tokens, would distort the share.
         is_drawn = ~pl.col("token_id").is_in(self.run.record.beside_sample or [])
         sticky_count = len(self.run.sticky.filter(is_drawn))
-        examined_count = len(self.run.tokens.filter(is_drawn))
+        examined = self.run.tokens.filter(is_drawn)
+        if self.run.is_profile:  # the paper's method gives a verdict to candidates only
+            examined = examined.drop_nulls("verdict")
+        examined_count = len(examined)
         return estimate_share(sticky_count, examined_count, self.confidence)
 
 

@@ -199,6 +199,25 @@ def test_signs_of_the_form_are_no_finding(text):
     assert find_spans(text, RULES) == []
 
 
+@pytest.mark.parametrize("allowed", ["buy now", "now buy"])
+def test_an_allowed_phrase_may_be_repeated(allowed):
+    text = "buy now " * 5
+    assert find_spans(text, CleaningRules(allowed=(allowed,), normalizer=BERT)) == []
+    assert find_spans(text, CleaningRules(allowed=("buy",), normalizer=BERT)) != []
+
+
+def test_glued_copies_are_found_where_the_normaliser_drops_one_character_and_doubles_another():
+    dropping = {
+        "type": "Sequence",
+        "normalizers": [
+            {"type": "NFKC"},
+            {"type": "Replace", "pattern": {"String": "\u200b"}, "content": ""},
+        ],
+    }
+    cleaner = Cleaner(CleaningRules(words=("able",), normalizer=json.dumps(dropping)))
+    assert cleaner(f"the \u200bx{'able' * 5}\ufb01 end") == "the \u200bx\ufb01 end"
+
+
 def test_a_character_is_never_cut():
     rules = CleaningRules(words=("☃",), normalizer=kinds.description_of(kinds.tokenizer_with(None)))
     assert Cleaner(rules)("☃ ☃ ☃ ☃ air") == "air"

@@ -61,6 +61,7 @@ def files(folder):
         ("clean rules.json own.txt --out kept.txt --quarantine kept.txt", "kept.txt"),
         ("clean rules.json own.txt --out kept.txt --quarantine ./folder/../kept.txt", "kept.txt"),
         ("clean rules.json own.txt --out kept.txt --quarantine own.txt", "own.txt"),
+        ("clean rules.json own.json --out kept.json.gz --quarantine aside.json", "aside.json"),
         ("clean rules.json own.json --out rules.json", "rules.json"),
         ("clean rules.json own.txt --rules-out own.txt", "own.txt"),
         ("clean rules.json own.json --rules-out new.json --out new.json", "new.json"),

@@ -4,8 +4,10 @@ import csv
 import gzip
 import io
 import json
+import os
 import random
 import sys
+from pathlib import Path
 
 import datasets
 import polars as pl
@@ -102,6 +104,21 @@ def test_a_folder_has_a_document_in_each_file_and_several_in_each_table(tmp_path
     picture, table = [record.reason for record in skipped]
     assert says(picture, "byte 0", "0x89", "UTF-8")
     assert says(table, tmp_path / "e.csv", "two", "'text'")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX links and pipes only")
+def test_what_a_folder_has_beside_files_and_folders_is_named(tmp_path):
+    documents_folder = tmp_path / "documents"
+    documents_folder.mkdir()
+    (documents_folder / "a.txt").write_text("one")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "b.txt").write_text("two")
+    (documents_folder / "linked").symlink_to(tmp_path / "elsewhere")
+    (documents_folder / "broken.txt").symlink_to(tmp_path / "nowhere.txt")
+    os.mkfifo(documents_folder / "pipe.txt")
+    _, texts, skipped = split(read(documents_folder))
+    assert texts == ["one"]
+    assert {Path(record.place).name for record in skipped} == {"linked", "broken.txt", "pipe.txt"}
 
 
 @pytest.mark.parametrize("ending", ["txt", "csv", "tsv", "jsonl"])

@@ -123,6 +123,7 @@ def test_strings_of_json_are_escaped_in_every_way(parts):
         ('{"text":"\\u00e9\\u00e8" , "n": 1e0}', '{"text":"\\u00e8" , "n": 1e0}'),
         ('{"nested": {"text": "a"}, "t\\u0065xt": "b"}', '{"nested": {"text": "a"}, "t\\u0065xt": ""}'),
         ('  "a string"  ', '  " string"  '),
+        ('{"": "a string"}', '{"": " string"}'),
         ('{"_id": "d", "title": "ab", "text": "cd"}', '{"_id": "d", "title": "b", "text": "d"}'),
     ],
 )

@@ -35,6 +35,7 @@ from stickytoken.measurement.store import default_folder, folder_name
 from stickytoken.methods.std.plan import encode_texts
 from stickytoken.repairs import _choose_corpus_and_note
 from stickytoken.settings.prompting import Prompting
+from stickytoken.unit_vectors import Similarity
 
 
 @pytest.mark.slow
@@ -171,6 +172,15 @@ def test_another_model_is_refused_by_what_differs(small_run, encoder):
     assert model_difference(small_run.record, identify_model(changed)) == ["max_length", "prompt"]
     with pytest.raises(RunError, match=naming("'other'", "max_length", "prompt")):
         require_same_model(small_run, changed)
+
+
+def test_a_model_that_compares_vectors_otherwise_is_another(planted_profile):
+    run = open_run(planted_profile[1])
+    encoder = encoder_for(run, None, "the test")
+    same = identify_model(encoder)
+    assert model_difference(run.record, same) == []
+    other = same._replace(similarity=Similarity.DOT)
+    assert model_difference(run.record, other) == ["similarity"]
 
 
 @pytest.mark.parametrize("parts", [{}, {"encoder": None}, {"encoder": "all-MiniLM-L6-v2"}])

@@ -192,6 +192,17 @@ def test_documents_that_cannot_be_read_are_no_pass(run, write):
     assert says(result.incomplete[0], "1 record")
 
 
+@pytest.mark.skipif(os.name != "posix", reason="POSIX links only")
+def test_a_folder_of_which_a_part_is_not_read_is_no_pass(run, tmp_path):
+    folder = tmp_path / "documents"
+    folder.mkdir()
+    (folder / "a.txt").write_text("a quiet bird sings.")
+    (folder / "linked").symlink_to(tmp_path)
+    result = check(run, baseline=run, documents=folder)
+    assert result.outcome is Outcome.INCONCLUSIVE
+    assert says(result.incomplete[0], "1 record")
+
+
 def test_missing_documents_are_refused_before_anything_else(run, tmp_path):
     with pytest.raises(InputError):
         check("no/such/model", documents=tmp_path / "missing.txt")

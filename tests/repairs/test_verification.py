@@ -110,6 +110,20 @@ def test_the_check_of_other_texts_counts_those_that_are_affected(pristine):
     assert not _Changes(original, original, {river_id}, {river_id}).check_other_texts(["a river"]).passed
 
 
+def test_a_repaired_word_in_the_query_prompt_changes_all_queries(pristine, tmp_path):
+    model = SentenceTransformer(str(pristine), device="cpu")
+    model.prompts = {"query": "river ", "document": ""}
+    model.save(str(tmp_path / "model"))
+    original = load_encoder(tmp_path / "model", device="cpu")
+    river_id = original.user_tokenizer.convert_tokens_to_ids("river")
+    changes = _Changes(in_role(original, Role.DOCUMENT), in_role(original, Role.DOCUMENT), {river_id}, set())
+    texts = ["a stone", "a bird"]  # none has the word
+    assert not changes.affect_none_of(texts)
+    check = changes.check_other_texts(texts)
+    assert not check.passed
+    assert says(check.finding, "0 of 2", "'river '")
+
+
 def test_a_text_without_a_repaired_token_that_is_read_otherwise_fails(pristine, tmp_path):
     original = load_encoder(pristine, device="cpu")
     river_id, stone_id = original.user_tokenizer.convert_tokens_to_ids(["river", "stone"])

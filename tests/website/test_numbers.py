@@ -340,6 +340,16 @@ CLAIMS = {
                 ("4 | 2.48 | 0.01 | 0.59", "4 × [CLS]", "4 × ذ", "4 × an ordinary word"),
                 ("8 | 2.69 | 0.03 | 0.51", "8 × [CLS]", "8 × ذ", "8 × an ordinary word"),
                 (
+                    "2, each followed by an everyday word | 1.41 | 0.18 |",
+                    "2 × [CLS], each before an ordinary word",
+                    "2 × ذ, each before an ordinary word",
+                ),
+                (
+                    "3, each followed by an everyday word | 1.59 | 0.11 |",
+                    "3 × [CLS], each before an ordinary word",
+                    "3 × ذ, each before an ordinary word",
+                ),
+                (
                     "8, each followed by an everyday word | 1.79 | 0.03 |",
                     "8 × [CLS], each before an ordinary word",
                     "8 × ذ, each before an ordinary word",

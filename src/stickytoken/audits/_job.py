@@ -12,13 +12,14 @@ from stickytoken.audits.results import AuditRecord, RuleRecord
 from stickytoken.cleaning import Cleaner
 from stickytoken.data.documents import DocumentSource
 from stickytoken.detection.run import Run
-from stickytoken.encoders.protocol import EncoderIdentity, WordEncoder
+from stickytoken.encoders.protocol import EncoderIdentity, WordEncoder, similarity_of
 from stickytoken.encoders.roles import identity_of_queries
 from stickytoken.machine import digest
 from stickytoken.measurement import resume
 from stickytoken.settings.audit import AuditSettings
 from stickytoken.settings.profile import RuleSettings
 from stickytoken.settings.reading import ColumnChoice, columns_of
+from stickytoken.unit_vectors import Similarity
 
 # Increase this version when the same inputs no longer give the same numbers.
 _IDENTITY_VERSION = 12
@@ -65,6 +66,9 @@ def make_record(
     queries_identity = identity_of_queries(job.encoder)
     if queries_identity is not None:
         inputs["queries"] = asdict(queries_identity)
+    similarity = similarity_of(job.encoder)
+    if similarity is not Similarity.COSINE:
+        inputs["similarity"] = similarity.value
     if job.candidates.named_ids is not None:
         inputs["tokens"] = job.candidates.named_ids
     # Of the cleaner's rules, only these are chosen by the user. All others come from the run.

@@ -234,17 +234,16 @@ class UnitReader:
 
         The result is None if the offsets are unknown.
         """
-        if len(key) == len(word):  # each character of the word became one character of the key
-            return range(len(word) + 1)
-        positions = []
+        positions: list[int] = []
         normalised_by_character = ""
         for index, character in enumerate(word):
             normalised_character = self.key_of(character)
             normalised_by_character += normalised_character
             positions += [index] * len(normalised_character)
-        if normalised_by_character != key:
-            return None  # the normaliser doesn't treat one character after the other
-        return [*positions, len(word)]
+        if normalised_by_character == key:
+            return [*positions, len(word)]
+        # The normaliser doesn't treat one character after the other, but may still have kept their number.
+        return range(len(word) + 1) if len(key) == len(word) else None
 
 
 def _make_copies_pattern(group_name: str, copy_pattern: str) -> str:

@@ -364,7 +364,10 @@ class SpanFinder:
     def _is_repetition(self, document: _copies.Document, stretch: _copies.Stretch) -> bool:
         """Return whether a stretch is a repetition, and not ordinary text, a list of values or code."""
         words = set(document.keys[stretch.first : stretch.end])
-        if words <= self._allowed_keys:
+        phrase = document.keys[stretch.first : stretch.first + stretch.period]
+        # The repetition of "buy now" may begin with "now".
+        beginnings = {" ".join(phrase[index:] + phrase[:index]) for index in range(len(phrase))}
+        if words <= self._allowed_keys or not beginnings.isdisjoint(self._allowed_keys):
             return False
         # Different words of at most two letters are symbols or abbreviations, as in "o, o, n, n, no, no". The
         # words next to the stretch are included, because the stretch may be part of a longer list of symbols.
@@ -521,8 +524,10 @@ def _find_inserted_specials(text: str, matches: Sequence[re.Match[str]]) -> set[
                 if match[0] == previous[0].replace("<", "</"):
                     continue
         row.append(number)
-        if len(row) >= _copies.FEWEST_CERTAIN:
+        if len(row) == _copies.FEWEST_CERTAIN:
             inserted.update(row)
+        elif len(row) > _copies.FEWEST_CERTAIN:
+            inserted.add(number)
     return inserted
 
 

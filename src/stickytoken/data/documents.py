@@ -238,26 +238,48 @@ def _open_values(values: Iterable[Any], columns: NamedColumns) -> Documents:
     return Documents(name=name, read=read, identity=name)
 
 
-def _list_files(folder: Path) -> list[Path]:
-    """Return the files of a folder and its subfolders that may have documents, sorted by their paths."""
+def _list_files(folder: Path) -> tuple[list[Path], list[Skipped]]:
+    """List what a folder and its subfolders have, except what is hidden.
+
+    Returns:
+        The files that may have documents, sorted by their paths; and what can't be read, such as a folder
+        without permission or a link to another folder.
+    """
     corpus = folder / "corpus.jsonl"
     # In the BEIR layout, the files besides corpus.jsonl hold queries and judgements, which are no documents.
     if corpus.is_file() and (folder / "queries.jsonl").is_file():
-        return [corpus]
-    paths = []
-    for path in sorted(folder.rglob("*")):
-        is_hidden = any(name.startswith(".") for name in path.relative_to(folder).parts)
-        if not is_hidden and path.is_file():
-            paths.append(path)
-    if not paths:
+        return [corpus], []
+    paths: list[Path] = []
+    skipped: list[Skipped] = []
+
+    def skip_folder(error: OSError) -> None:
+        name = _decode_name(Path(os.fsdecode(error.filename or folder)))
+        skipped.append(Skipped(name, f"cannot be read: {error.strerror or error}"))
+
+    for parent, folder_names, file_names in os.walk(folder, onerror=skip_folder):
+        folder_names[:] = sorted(name for name in folder_names if not name.startswith("."))
+        for name in folder_names:
+            if Path(parent, name).is_symlink():  # could lead back to this folder
+                reason = "a link to a folder, which is not followed: pass that folder, too"
+                skipped.append(Skipped(_decode_name(Path(parent, name)), reason))
+        for name in sorted(file_names):
+            path = Path(parent, name)
+            if name.startswith("."):
+                continue
+            if path.is_file():
+                paths.append(path)
+            else:
+                skipped.append(Skipped(_decode_name(path), "no file that can be read, such as a broken link"))
+    if not paths and not skipped:
         raise InputError(f"{folder} contains no files: pass a folder of documents")
-    return paths
+    return sorted(paths), skipped
 
 
 def _open_folder(folder: Path, columns: NamedColumns) -> Documents:
     """Return a folder as a collection. Each row of a table is a document; any other file is one document."""
     sizes: dict[Path, int] = {}  # size of each file in bytes
-    for path in _list_files(folder):
+    paths, skipped = _list_files(folder)
+    for path in paths:
         try:
             sizes[path] = path.stat().st_size
         except OSError:
@@ -265,13 +287,15 @@ def _open_folder(folder: Path, columns: NamedColumns) -> Documents:
             sizes[path] = 0
 
     def read(meter: Meter) -> Iterator[Record]:
-        """Yield the records of the files in order.
+        """Yield what can't be read in the folder, then the records of the files in order.
 
         A table that cannot be read gives one `Skipped` record. A blank file that is not a table gives no
         record.
         """
         meter.total = sum(sizes.values())
         reader = Reader(columns, meter, str(folder))
+        meter.records += len(skipped)
+        yield from skipped
         for path, size in sizes.items():
             done_before = meter.done
             suffix, _ = format_of(path)

@@ -99,6 +99,11 @@ def open_source(source: str | Path, columns: NamedColumns) -> Source:
 _SAME_FORMATS = {".ndjson": ".jsonl", ".json": ".jsonl", ".txt": ""}
 
 
+def is_compressed(out: Path) -> bool:
+    """Return whether the name of a file says that it is compressed."""
+    return format_of(out)[1]
+
+
 def names_format_of(source: Source, out: Path) -> bool:
     """Return whether the extension of a file names the format of the source, compressed or not."""
     suffix, _ = format_of(out)
@@ -345,11 +350,11 @@ def _revise_record(
 ) -> bytes:
     """Return a record without the cuts, in the format of the source. ``raw_record`` are its bytes there."""
     raw = raw_record.decode("utf-8")
-    # A line of text, and a JSON string that is a document by itself, have no column. Their only part gets an
-    # empty column name.
-    columns = document.columns or ("",)
-    cuts_by_column = {}
-    new_texts = {}
+    # A line of text, and a JSON string that is a document by itself, have no column. The column of their only
+    # part is None; an empty name is that of a column.
+    columns = document.columns or (None,)
+    cuts_by_column: dict[str | None, Cuts] = {}
+    new_texts: dict[str | None, str] = {}
     for column, text, cuts in zip(columns, document.parts, cuts_by_part, strict=True):
         if cuts:
             cuts_by_column[column] = cuts
@@ -384,7 +389,7 @@ _WRITTEN_CHARACTER = re.compile(
 )
 
 
-def _cut_strings(raw: str, cuts_by_column: Mapping[str, Cuts]) -> str:
+def _cut_strings(raw: str, cuts_by_column: Mapping[str | None, Cuts]) -> str:
     """Return a record in JSON without parts of its strings; every other character stays as it is written."""
     raw_cuts = []
     for column, cuts in cuts_by_column.items():
@@ -397,14 +402,14 @@ def _cut_strings(raw: str, cuts_by_column: Mapping[str, Cuts]) -> str:
     return cut(raw, sorted(raw_cuts))
 
 
-def _find_value(raw: str, position: int, column: str) -> tuple[int, int]:
+def _find_value(raw: str, position: int, column: str | None) -> tuple[int, int]:
     """Return where the value of a column begins and ends (exclusive) in JSON text.
 
-    The column is looked up in the object at ``position``. It exists, because `value_at` has found it. If the
-    name of the column is empty, its value is the whole JSON value at ``position``.
+    The column is looked up in the object at ``position``. It exists, because `value_at` has found it. If it
+    is None, its value is the whole JSON value at ``position``.
     """
     decoder = json.JSONDecoder()
-    if not column:
+    if column is None:
         _, end = decoder.raw_decode(raw, position)
         return position, end
     starts = {}  # where the values of the object begin, keyed by name
@@ -418,7 +423,7 @@ def _find_value(raw: str, position: int, column: str) -> tuple[int, int]:
         if raw[position] == ",":
             position = after_space(raw, position + 1)
     if column in starts:
-        return _find_value(raw, starts[column], "")
+        return _find_value(raw, starts[column], None)
     # A nested field: like `value_at`, take the shortest name before a dot that is the name of an object.
     outer_names = [name for name in starts if column.startswith(f"{name}.") and raw[starts[name]] == "{"]
     outer = min(outer_names, key=len)
@@ -431,7 +436,7 @@ def _find_value(raw: str, position: int, column: str) -> tuple[int, int]:
 _LINE_END = re.compile("\r\n|\r|\n")
 
 
-def _replace_fields(raw: str, row: Row, texts: Mapping[str, str], dialect: Dialect) -> str:
+def _replace_fields(raw: str, row: Row, texts: Mapping[str | None, str], dialect: Dialect) -> str:
     """Return a row of a CSV or TSV file with new texts, which are keyed by column.
 
     ``raw`` is the row as it was read. A new text is quoted if the old one was, or if it must be.

@@ -17,7 +17,7 @@ import polars as pl
 
 from stickytoken.detection.run_folder import LoadingRecord, RunFolder, RunRecord
 from stickytoken.encoders.files.spec import EncoderSpec
-from stickytoken.encoders.protocol import Encoder, EncoderIdentity
+from stickytoken.encoders.protocol import Encoder, EncoderIdentity, similarity_of
 from stickytoken.encoders.roles import Role, identity_of_queries, in_role
 from stickytoken.errors import InputError, ModelError, RunError
 from stickytoken.loading import AnyModel, load_encoder, load_from_spec
@@ -43,6 +43,7 @@ from stickytoken.methods import (
 from stickytoken.methods.measures import Severity, thresholds
 from stickytoken.methods.wording import Harm
 from stickytoken.settings.profile import ProfileSettings
+from stickytoken.unit_vectors import Similarity
 from stickytoken.validation import file_path, shown, visible, whole_number
 from stickytoken.vocabulary import NormalizingTokenizer, RoundTripTokenizer
 from stickytoken.words import counted
@@ -273,9 +274,11 @@ class Run:
 
     @property
     def most_documents(self) -> int | None:
-        """The largest number of documents in which a token was measured; None if none was in any."""
-        documents: list[int] = self.tokens["documents"].drop_nulls().to_list()
-        return max(documents, default=None)
+        """The number of documents that receive copies of a token, if no step drops it; None if none do."""
+        plan: Any = self.plan
+        if not self.is_profile or plan.documents is None:
+            return None
+        return len(plan.documents.chosen)
 
     def harm(self, token_id: int) -> Harm | None:
         """Return what copies of a token do to documents; None unless it was measured in all of them."""
@@ -409,10 +412,11 @@ def record_normalizer(path: Path, tokenizer: RoundTripTokenizer) -> None:
 
 
 class ModelIdentity(NamedTuple):
-    """How a model encodes documents and queries."""
+    """How a model encodes documents and queries, and compares them."""
 
     documents: EncoderIdentity
     queries: EncoderIdentity | None  # None if queries are encoded like documents
+    similarity: Similarity  # how vectors are compared
 
 
 def identify_model(encoder: Encoder) -> ModelIdentity:
@@ -421,7 +425,7 @@ def identify_model(encoder: Encoder) -> ModelIdentity:
     Args:
         encoder: The model, as it encodes documents.
     """
-    return ModelIdentity(encoder.identify(), identity_of_queries(encoder))
+    return ModelIdentity(encoder.identify(), identity_of_queries(encoder), similarity_of(encoder))
 
 
 def model_difference(record: RunRecord, model: ModelIdentity) -> list[str] | None:
@@ -439,7 +443,11 @@ def model_difference(record: RunRecord, model: ModelIdentity) -> list[str] | Non
     # Queries have an entry only if they are encoded otherwise than documents.
     recorded_queries = record.identity_parts.get("queries", recorded)
     different_in_queries = differences(asdict(model.queries or model.documents), recorded_queries)
-    return different + [f"{name} of queries" for name in different_in_queries if name not in different]
+    different += [f"{name} of queries" for name in different_in_queries if name not in different]
+    # The similarity has an entry only if it is not the cosine.
+    if record.identity_parts.get("similarity", Similarity.COSINE) != model.similarity:
+        different.append("similarity")
+    return different
 
 
 def require_same_model(run: Run, encoder: Encoder) -> None:

@@ -226,7 +226,8 @@ def result_table(rule: RuleSettings, tokens: pl.DataFrame, documents: int | None
     The column ``vector`` is "unusual" or empty. The column ``verdict`` includes the severity of a flagged
     token. For an unflagged token that was measured in the confirming carriers, the verdict includes the first
     interval whose upper end reaches the token's threshold, such as "benign, 39% to 42%": the verdict was
-    close.
+    close. If a token was dropped before the last documents, the verdict says how many its push is from: those
+    that were measured longest are those that had pushed most so far, and more documents deny most of it.
     """
     shown_rows = []
     for row in tokens.iter_rows(named=True):
@@ -239,6 +240,8 @@ def result_table(rule: RuleSettings, tokens: pl.DataFrame, documents: int | None
             interval = _find_interval_that_reaches(row, measures.thresholds(deviation, rule))
             if interval is not None:
                 verdict = f"benign, {interval}"
+        if row["push"] is not None and documents is not None and row["documents"] < documents:
+            verdict = f"{verdict}, push in {row['documents']} documents"
         values = [row[measure.key] for measure in MEASURES]
         found = row["found"] if row["documents"] == documents else None
         shown_rows.append((row["token"], *values, found, "unusual" if is_unusual else "", verdict))

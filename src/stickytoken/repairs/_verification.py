@@ -234,52 +234,85 @@ class _Changes:
         """Return whether the repair affects neither the prompts nor any of these texts."""
         return self._keeps_prompts() and all(
             old_ids == new_ids and self.repaired_ids.isdisjoint(old_ids)
-            for _text, old_ids, new_ids in self._read(texts)
+            for _text, old_ids, new_ids in _read_with_both(texts, self.original, self.repaired)
         )
 
     def _keeps_prompts(self) -> bool:
         # A prompt may contain a repaired token, although no query or document does.
-        for role in Role:
-            old_template = in_role(self.original, role).template
-            new_template = in_role(self.repaired, role).template
+        for original, repaired in self._pair_encoders():
+            old_template = original.template
             ids_around_texts = (*old_template.before, *old_template.after)
-            if old_template != new_template or not self.replaced_ids.isdisjoint(ids_around_texts):
+            if old_template != repaired.template or not self.replaced_ids.isdisjoint(ids_around_texts):
+                return False
+            ((_text, old_ids, new_ids),) = _read_with_both([""], original, repaired)  # the prompt alone
+            if old_ids != new_ids or not self.repaired_ids.isdisjoint(old_ids):
                 return False
         return True
 
+    def _pair_encoders(self) -> list[tuple[SentenceTransformerEncoder, SentenceTransformerEncoder]]:
+        """Return the encoders of documents and, if they are encoded otherwise, of queries, of both models."""
+        pairs = [(self.original, self.repaired)]
+        for role in Role:
+            of_role = in_role(self.original, role)
+            if all(of_role is not original for original, _ in pairs):
+                pairs.append((of_role, in_role(self.repaired, role)))
+        return pairs
+
     def check_other_texts(self, texts: Sequence[str]) -> CheckRecord:
-        """Check that texts without a repaired token have the same token ids and vectors in both models."""
+        """Check that texts without a repaired token have the same token ids and vectors in both models.
+
+        They are compared as documents and as queries, each with its prompt.
+        """
+        checks = [
+            self._check_other_texts_of(original, repaired, texts)
+            for original, repaired in self._pair_encoders()
+        ]
+        return next((check for check in checks if not check.passed), checks[0])
+
+    def _check_other_texts_of(
+        self,
+        original: SentenceTransformerEncoder,
+        repaired: SentenceTransformerEncoder,
+        texts: Sequence[str],
+    ) -> CheckRecord:
         others = [
             (text, old_ids, new_ids)
-            for text, old_ids, new_ids in self._read(texts)
+            for text, old_ids, new_ids in _read_with_both(texts, original, repaired)
             if self.repaired_ids.isdisjoint(old_ids)
         ]
+        behind = f" behind the prompt {visible(original.prompt)!r}" if original.prompt else ""
         changed = [text for text, old_ids, new_ids in others if old_ids != new_ids]
         if changed:
             finding = (
-                f"{len(changed):,} of {len(others):,} texts without a repaired token have other token ids "
-                f"than before, such as {visible(changed[0][:SHOWN_TEXT])!r}"
+                f"{len(changed):,} of {len(others):,} texts without a repaired token{behind} have other "
+                f"token ids than before, such as {visible(changed[0][:SHOWN_TEXT])!r}"
             )
             return CheckRecord(name="other texts", passed=False, finding=finding)
-        encoded = [text for text, ids, _same_ids in others if self.original.fits(ids)][:ENCODED_TEXTS]
-        before = self.original.encode(encoded)
-        after = self.repaired.encode(encoded)
-        is_identical = bool(np.array_equal(before, after))
+        encoded = [text for text, ids, _same_ids in others if original.fits(ids)][:ENCODED_TEXTS]
         finding = (
-            f"{len(others):,} of {len(texts):,} texts have no repaired token and the same token ids as "
-            f"before; the vectors of {len(encoded)} of them are "
+            f"{len(others):,} of {len(texts):,} texts{behind} have no repaired token and the same token ids "
+            "as before"
         )
+        if not encoded:  # the repair may affect all texts, for example by the prompt
+            finding += ", so no vectors could be compared"
+            return CheckRecord(name="other texts", passed=False, finding=finding)
+        before = original.encode(encoded)
+        after = repaired.encode(encoded)
+        is_identical = bool(np.array_equal(before, after))
+        finding += f"; the vectors of {len(encoded)} of them are "
         if is_identical:
             finding += "identical"
         else:
             largest = float(np.abs(before.astype(np.float64) - after).max(initial=0.0))
             finding += f"not identical: they differ by up to {largest:.2g}"
-        has_compared = bool(encoded)  # the repair may affect all texts
-        return CheckRecord(name="other texts", passed=is_identical and has_compared, finding=finding)
+        return CheckRecord(name="other texts", passed=is_identical, finding=finding)
 
-    def _read(self, texts: Sequence[str]) -> Iterator[tuple[str, Sequence[int], Sequence[int]]]:
-        """Return each text with its token ids in the original and in the repaired model."""
-        return zip(texts, self.original.content_ids(texts), self.repaired.content_ids(texts), strict=True)
+
+def _read_with_both(
+    texts: Sequence[str], original: SentenceTransformerEncoder, repaired: SentenceTransformerEncoder
+) -> Iterator[tuple[str, Sequence[int], Sequence[int]]]:
+    """Return each text with its token ids, behind the prompt, in the original and in the repaired model."""
+    return zip(texts, original.content_ids(texts), repaired.content_ids(texts), strict=True)
 
 
 def check_repaired(

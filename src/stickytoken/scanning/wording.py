@@ -128,7 +128,8 @@ def scan_findings(scan: Scan, failing_kinds: Collection[str] = (SpanKind.FLAGGED
             path=path,
             outside=outside,
             line=row["line"],
-            identity=(scan.record.model, row["id"], *(word["text"] for word in row["words"])),
+            # Several files may have a document of this id, such as "line 1".
+            identity=(scan.record.model, path or "", row["id"], *(word["text"] for word in row["words"])),
             properties={name: row[name] for name in _PROPERTIES if row[name] is not None},
         )
 

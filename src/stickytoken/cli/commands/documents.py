@@ -326,7 +326,7 @@ def _require_places(
 
     ``out`` may replace the documents themselves, but then the quarantine must not replace earlier ones.
     """
-    from stickytoken.data.rewriting import require_same_format
+    from stickytoken.data.rewriting import is_compressed, require_same_format
     from stickytoken.measurement.store import is_same_file, require_file_place
 
     documents = source.path or "-"
@@ -335,6 +335,8 @@ def _require_places(
     if quarantine is None:
         return
     require_same_format(source, quarantine)
+    if is_compressed(out) is not is_compressed(quarantine):
+        raise InputError(f"{out} and {quarantine}: compress both (.gz), or neither")
     require_file_place(quarantine, (*others, documents, out))
     if is_same_file(out, documents) and quarantine.is_file() and quarantine.stat().st_size:
         raise InputError(
@@ -348,6 +350,7 @@ def _write_files(
 ) -> CleaningTotals:
     """Write the cleaned documents to a file and, if there is a quarantine, set documents aside in another."""
     from stickytoken.cleaning.files import clean_file
+    from stickytoken.data.rewriting import is_compressed
     from stickytoken.measurement.store import open_atomically
 
     with ExitStack() as stack:
@@ -362,7 +365,7 @@ def _write_files(
             stream,
             quarantine=aside,
             on_cleaned=show,
-            compress=out.suffix.lower() == ".gz",
+            compress=is_compressed(out),
             progress=progress,
         )
 

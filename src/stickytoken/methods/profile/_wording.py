@@ -154,9 +154,12 @@ def _notes(run: Run) -> list[str]:
 def _list_largest_values(run: Run, rule: RuleSettings) -> list[Fact]:
     facts = []
     # The largest of the rough values of all other tokens would be one by chance.
-    measured_closely = run.tokens.filter(pl.col("confirmed") | pl.col("severity").is_not_null())
+    measured_closely = {
+        ERASED: pl.col("confirmed") | pl.col("severity").is_not_null(),
+        PUSH: pl.col("documents") == pl.col("documents").max(),
+    }
     for measure in MEASURES:
-        with_value = measured_closely.drop_nulls(measure.key)
+        with_value = run.tokens.filter(measured_closely[measure]).drop_nulls(measure.key)
         if with_value.is_empty():
             continue
         largest = with_value.sort(measure.key, "token_id", descending=[True, False]).row(0, named=True)

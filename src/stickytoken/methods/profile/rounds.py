@@ -411,8 +411,14 @@ def _choose_suspects(measured: MeasuredJob, panel: DocumentPanel, *, measure_all
     settings = job.settings
     ids = np.unique(_list_judged_ids(job))
     random_ids = set(measured.plan.pilots)
-    most_to_measure_all = _NAMED_IN_DOCUMENTS if job.scope is Scope.NAMED else len(random_ids)
-    if measure_all or settings.documents is Measuring.ALL or len(ids) <= most_to_measure_all:
+    chosen_count = len(ids)
+    most_to_measure_all = len(random_ids)
+    if job.scope is Scope.NAMED:
+        # A run adds the special tokens to those that a user names.
+        special_ids = [token.id for token in special_tokens(job.vocabulary, job.encoder.tokenizer)]
+        chosen_count = len(np.setdiff1d(ids, special_ids))
+        most_to_measure_all = _NAMED_IN_DOCUMENTS
+    if measure_all or settings.documents is Measuring.ALL or chosen_count <= most_to_measure_all:
         return random_ids.union(ids.tolist())
     measures = estimate(measured).measures_of(ids)
     count = suspects_needed(job)
