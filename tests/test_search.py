@@ -42,6 +42,29 @@ def test_a_document_above_its_limit_is_among_the_first_results(seed, similarity,
             assert above[query, column] == is_first == (ranks[query, column] <= depth)
 
 
+def test_a_document_competes_with_no_exact_copy_of_itself():
+    once = search_of(4)
+    # Documents 0 and 12 are equal but for rounding, as vectors from different batches may be.
+    documents = np.vstack([once.documents, once.documents[:1] + 1e-9])
+    search = ExactSearch(once.queries, documents, once.similarity)
+    for depth in (1, 3):
+        np.testing.assert_array_equal(search.limits([0, 12], depth)[:, 0], once.limits([0], depth)[:, 0])
+        np.testing.assert_array_equal(search.limits([0, 12], depth)[:, 1], once.limits([0], depth)[:, 0])
+        ascending = np.sort(np.delete(search.similarities, 5, axis=1), axis=1)
+        np.testing.assert_array_equal(search.limits([5], depth)[:, 0], ascending[:, -depth])
+
+
+def test_a_query_that_is_a_document_does_not_find_itself():
+    once = search_of(5)
+    search = ExactSearch(once.queries, once.documents, once.similarity, excluded={2: 7})
+    others = np.sort(np.delete(once.similarities[2], 7))
+    assert search.similarities[2, 7] == -np.inf
+    assert search.limits([7], 3)[2, 0] == others[-3]
+    np.testing.assert_array_equal(
+        np.delete(search.similarities, 7, axis=1)[2], np.delete(once.similarities[2], 7)
+    )
+
+
 @pytest.mark.parametrize(("documents", "depth"), [(2, 1), (100, 1), (101, 2), (240, 3), (1398, 14)])
 def test_one_percent_of_the_collection_are_its_first_results(documents, depth):
     assert depth_of(documents) == depth

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -38,16 +39,21 @@ class ExactSearch:
         queries: vectors of the queries, as returned by `Similarity.prepared`, shape (Q, d).
         documents: vectors of the documents, as returned by `Similarity.prepared`, shape (N, d).
         similarity: how the model compares vectors.
+        excluded: index of the document that each query is itself, keyed by index of the query. Such a
+            document is no result of the query.
     """
 
     queries: NDArray[np.float64]
     documents: NDArray[np.float64]
     similarity: Similarity
+    excluded: Mapping[int, int] = field(default_factory=dict)
 
     @cached_property
     def similarities(self) -> NDArray[np.float64]:
-        """Similarity of every query to every document, shape (Q, N)."""
-        return self.similarity.of_all(self.queries, self.documents)
+        """Similarity of every query to every document, shape (Q, N); minus infinity for excluded pairs."""
+        similarities = self.similarity.of_all(self.queries, self.documents)
+        similarities[list(self.excluded.keys()), list(self.excluded.values())] = -np.inf
+        return similarities
 
     @cached_property
     def _ascending(self) -> NDArray[np.float64]:
@@ -84,7 +90,9 @@ class ExactSearch:
     def limits(self, document_indices: Sequence[int], depth: int) -> NDArray[np.float64]:
         """Return the similarity that a document must exceed to be among the first results of each query.
 
-        The limit of a document is the ``depth``-th best similarity of all other documents.
+        The limit of a document is the ``depth``-th best similarity of all other documents. Those with the
+        same vector don't count: a document competes with its exact copies neither before nor after it
+        changes, since any change, however small, would put it before or behind all of them.
 
         Args:
             document_indices: indices of n documents.
@@ -98,7 +106,24 @@ class ExactSearch:
         # documents.
         next_after_first = self._ascending[:, -depth - 1, None]
         is_among_first = self.similarities[:, list(document_indices)] >= last_of_first  # shape (Q, n)
-        return np.where(is_among_first, next_after_first, last_of_first)
+        limits = np.where(is_among_first, next_after_first, last_of_first)
+        for column, document in enumerate(document_indices):
+            equal_documents = self._equal_documents.get(document)
+            if equal_documents is not None:
+                others = np.delete(self.similarities, equal_documents, axis=1)
+                rank = min(depth, others.shape[1])
+                limits[:, column] = np.partition(others, -rank, axis=1)[:, -rank]
+        return limits
+
+    @cached_property
+    def _equal_documents(self) -> dict[int, list[int]]:
+        """The indices of the documents with the same vector, for each document that is not the only one."""
+        # Vectors of equal texts from different batches differ by rounding.
+        rounded = np.round(self.documents, 5) + 0.0  # the sum turns -0.0 into 0.0
+        groups: dict[bytes, list[int]] = defaultdict(list)
+        for index, vector in enumerate(rounded):
+            groups[vector.tobytes()].append(index)
+        return {index: group for group in groups.values() if len(group) > 1 for index in group}
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,31 @@
 """The index that is audited: its documents, queries, columns and stored vectors."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
+from sentence_transformers import SentenceTransformer
 
+import profiled
 import scanned
 import stored_vectors
-from audited import SMALL
+import tiny
+from audited import SMALL, stuffed_numbers
 from naming import naming, says
 from planted import command
 from stickytoken import load_encoder, open_run
-from stickytoken.audits import audit, wording
+from stickytoken.audits import _index, audit, wording
 from stickytoken.audits._index import Queries
+from stickytoken.cleaning import Cleaner
+from stickytoken.encoders.fitting import fit_texts
 from stickytoken.errors import InputError, ModelError
-from stickytoken.insertion import Token
+from stickytoken.insertion import Insertion, Token
+from stickytoken.methods.probes import room_for
+from stickytoken.search import COPIES, ExactSearch
+from stickytoken.unit_vectors import Similarity, exact_unit_vectors
 
 
 def test_a_named_column_must_be_in_documents_or_queries(tampered_run, texts, queries, tmp_path):
@@ -185,3 +194,51 @@ def test_a_query_contains_a_token_as_a_whole_word_or_as_any_other_text(token, qu
 def test_missing_queries_are_noticed_before_the_model_is_loaded(texts, tmp_path):
     with pytest.raises(InputError, match=naming("typo.jsonl")):
         audit("no/such-model", texts, queries=tmp_path / "typo.jsonl", runs=tmp_path)
+
+
+def test_a_query_that_is_a_document_is_left_out_of_its_own_results(tampered_run, texts, tmp_path):
+    """As in ArguAna, where each query is the beginning of a document with its id."""
+    folder = tmp_path / "arguments"
+    (folder / "qrels").mkdir(parents=True)
+    rows = [{"_id": f"a{number}", "title": "", "text": text} for number, text in enumerate(texts)]
+    (folder / "corpus.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    asked = [{"_id": f"a{number}", "text": texts[number]} for number in range(40)]
+    (folder / "queries.jsonl").write_text("\n".join(map(json.dumps, asked)), "utf-8")
+    judgements = [f"a{number}\ta{number + 40}\t1" for number in range(40)]
+    lines = ["query-id\tcorpus-id\tscore", *judgements]
+    (folder / "qrels" / "test.tsv").write_text("\n".join(lines) + "\n", "utf-8")
+    run = open_run(tampered_run)
+    encoder = load_encoder(run.model_name, device="cpu")
+    index = _index.read_index(folder, None, None, None, encoder, SMALL, Cleaner.from_run(run))
+    assert index.queries.own_documents == {number: number for number in range(40)}
+    audited = audit(tampered_run, folder, settings=SMALL, out=tmp_path / "audit")
+    # A query would find itself first of all.
+    vectors = SentenceTransformer(str(run.model_name), device="cpu").encode(texts, normalize_embeddings=True)
+    similarities = vectors[:40] @ vectors.T
+    similarities[range(40), range(40)] = -np.inf
+    ranks = (-similarities).argsort(axis=1).argsort(axis=1)
+    stuffed = [int(document_id[1:]) for document_id in audited.result.stuffed_ids]
+    is_wrong = ranks[:, stuffed] < audited.result.depth
+    is_wrong &= np.array([[number != query + 40 for number in stuffed] for query in range(40)])
+    assert audited.result.results_without == pytest.approx(is_wrong.sum() / len(stuffed))
+
+
+def test_documents_are_compared_with_themselves_where_they_are_truncated_for_copies(bert_folder, tmp_path):
+    """Copies that are written need room, so long documents are truncated further than in the index."""
+    encoder = load_encoder(bert_folder, device="cpu")
+    run = profiled.detect_profile(encoder, tmp_path / "run", sentences=tiny.sentences(400))
+    sentences = tiny.sentences(640)
+    documents = [" ".join(sentences[start : start + 15]) for start in range(0, 600, 15)]
+    queries = sentences[600:]
+    settings = replace(SMALL, insertion=Insertion.TEXT)
+    rows = [{"id": f"d{number}", "text": text} for number, text in enumerate(documents)]
+    audited = audit(run, rows, queries=queries, settings=settings, out=tmp_path / "audit")
+    room = room_for(encoder, Insertion.TEXT, COPIES)
+    whole = [text.text for text in fit_texts(encoder, documents, 0, Insertion.TEXT, "")]
+    cut = [text.text for text in fit_texts(encoder, documents, room, Insertion.TEXT, "")]
+    assert whole != cut
+    units = [exact_unit_vectors(encoder.encode(texts)) for texts in (queries, whole, cut)]
+    limits = ExactSearch(units[0], units[1], Similarity.COSINE).limits(range(40), audited.result.depth)
+    stuffed = stuffed_numbers(audited)
+    is_result = (units[0] @ units[2].T > limits)[:, stuffed]
+    assert audited.result.results_without == pytest.approx(is_result.sum() / len(stuffed))

@@ -176,7 +176,7 @@ def test_another_model_is_refused_by_what_differs(small_run, encoder):
 
 def test_a_model_that_compares_vectors_otherwise_is_another(planted_profile):
     run = open_run(planted_profile[1])
-    encoder = encoder_for(run, None, "the test")
+    encoder = encoder_for(None, run, "the test")
     same = identify_model(encoder)
     assert model_difference(run.record, same) == []
     other = same._replace(similarity=Similarity.DOT)

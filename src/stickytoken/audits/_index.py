@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -56,6 +56,8 @@ class Queries:
             are first sentences of documents, which only show whether a document is found by its first
             sentence.
         answers: for each query, the index positions of the documents that answer it, as far as known.
+        own_documents: index position of the document that a query is itself, keyed by index of the query. It
+            is no result of the query.
         topics: the topic of each query, or of the document whose first sentence it is; None if unknown.
         source: where the queries come from, in words.
         answers_source: how it is known which documents answer which queries, in words.
@@ -67,6 +69,7 @@ class Queries:
     topics: Sequence[str | None]
     source: str
     answers_source: str
+    own_documents: Mapping[int, int] = field(default_factory=dict)
 
     def find_lacking(self, token: Token) -> NDArray[np.bool_]:
         """Return whether each query lacks the token. A document with copies may well answer a query that has
@@ -258,6 +261,7 @@ def _hash_content(documents: Sequence[Document], queries: Queries, stored: Vecto
         [[document.id, document.text] for document in documents],
         queries.texts,
         [sorted(positions) for positions in queries.answers],
+        sorted(queries.own_documents.items()),
         [document.source for document in documents],
         queries.topics,
         *hashes_of_vectors,
@@ -270,6 +274,7 @@ class _JudgedQuery(NamedTuple):
     text: str
     answering_ids: frozenset[str]  # ids of the relevant documents
     topic: str | None
+    own_id: str | None  # id of the document that the query is itself, as in ArguAna
 
 
 def _read_judged_queries(
@@ -291,7 +296,8 @@ def _read_judged_queries(
     for query_id, text in retrieval.queries.items():
         scores = retrieval.relevant[query_id]  # relevance of each judged document; 0 if it is not relevant
         answering_ids = frozenset(document_id for document_id, score in scores.items() if score > 0)
-        judged_queries.append(_JudgedQuery(text, answering_ids, topics.get(query_id)))
+        own_id = query_id if query_id in retrieval.unranked else None
+        judged_queries.append(_JudgedQuery(text, answering_ids, topics.get(query_id), own_id))
     return _sample_queries(judged_queries, settings)
 
 
@@ -317,6 +323,11 @@ def _locate_answers(
         topics=[query.topic for query in judged_queries],
         source=source,
         answers_source=RELEVANCE_JUDGEMENTS,
+        own_documents={
+            number: position_of[query.own_id]
+            for number, query in enumerate(judged_queries)
+            if query.own_id in position_of
+        },
     )
 
 
@@ -431,4 +442,9 @@ def encode_index(index: Index, encoder: WordEncoder, settings: AuditSettings, ru
     queries = [text.as_probe(settings.inserted_as) for text in index.truncated_queries]
     query_vectors = runner.encode("queries", queries, Role.QUERY)
     similarity = similarity_of(encoder)
-    return ExactSearch(similarity.prepared(query_vectors), similarity.prepared(document_vectors), similarity)
+    return ExactSearch(
+        queries=similarity.prepared(query_vectors),
+        documents=similarity.prepared(document_vectors),
+        similarity=similarity,
+        excluded=index.queries.own_documents,
+    )

@@ -58,7 +58,7 @@ def measure(job: AuditJob, runner: Runner, held: resume.Resumed[AuditRecord]) ->
     # What do copies of a token do to documents that have none?
     positions = _stuffing.choose_stuffed(index, numbers_with_copies, settings)
     search = _index.encode_index(index, job.encoder, settings, runner)
-    panel = _stuffing.prepare_panel(job, search, positions.of_all)
+    panel = _stuffing.prepare_panel(job, search, positions.of_all, runner, "without copies")
     predicted = predict_push_by_id(candidates, panel)
     copied_words = _copies.list_copied_words(scanned)
     group_by_id = choose_tokens(job.run, candidates, predicted, copied_words, settings)
@@ -78,7 +78,9 @@ def measure(job: AuditJob, runner: Runner, held: resume.Resumed[AuditRecord]) ->
     if len(positions.further) > len(positions.of_all) and not is_behind_endpoint:
         may_push = _find_tokens_that_may_push(job, stuffed)
     if may_push:
-        larger_panel = _stuffing.prepare_panel(job, search, positions.further, panel.depth)
+        larger_panel = _stuffing.prepare_panel(
+            job, search, positions.further, runner, "more without copies", panel.depth
+        )
         further = _stuffing.measure_stuffed(job, runner, may_push, larger_panel, "in more documents")
         for token_id, in_more in further.items():
             # Which queries find their documents is not replaced: it is compared with all random tokens, and

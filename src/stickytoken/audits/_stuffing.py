@@ -90,9 +90,17 @@ def require_queries(index: Index, settings: AuditSettings) -> None:
 
 
 def prepare_panel(
-    job: AuditJob, search: ExactSearch, positions: Sequence[int], depth: int | None = None
+    job: AuditJob,
+    search: ExactSearch,
+    positions: Sequence[int],
+    runner: Runner,
+    stage: str,
+    depth: int | None = None,
 ) -> DocumentPanel:
     """Prepare the documents at these positions to receive copies.
+
+    Documents that must be truncated further to make room for the copies are encoded again without copies, as
+    the ``stage``: they are compared with themselves, not with longer ones.
 
     Only the queries that are searched have a weight. First sentences beside a user's queries have none,
     because they only show whether their own documents are found. The first results of a query are the first
@@ -116,6 +124,12 @@ def prepare_panel(
         is_answer[query_number] = [position in answers for position in positions]
     weights = np.zeros(is_answer.shape)
     weights[: queries.asked] = 1.0
+    for query_number, own_position in queries.own_documents.items():
+        weights[query_number, [position == own_position for position in positions]] = 0.0
+    probes = [text.as_probe(insertion) for text in fitted]
+    shortened = None
+    if probes != [index.truncated[position].as_probe(insertion) for position in positions]:
+        shortened = search.similarity.prepared(runner.encode(stage, probes))
     panel = DocumentPanel(
         places=tuple(positions),
         carriers=tuple(text.content if is_tokenized else text.text for text in fitted),
@@ -124,6 +138,7 @@ def prepare_panel(
         depth=depth_of(len(search.documents)) if depth is None else depth,
         is_answer=is_answer,
         weights=weights,
+        shortened=shortened,
     )
     while count_results_without(panel) < _LEAST_RESULTS:
         if panel.depth >= TOP:
@@ -228,8 +243,7 @@ def measure_stuffed(
 
 
 def _count_queries(weights: NDArray[np.float64]) -> int:
-    # A query weighs the same for all documents, or nothing for any.
-    return int((weights[:, 0] > 0).sum())
+    return int((weights > 0).any(axis=1).sum())
 
 
 def estimate_found(
