@@ -4,16 +4,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from transformers import AutoTokenizer
 
 from naming import naming
 from stickytoken.errors import RepairError
 from stickytoken.methods import Verdict
 from stickytoken.repairs._job import Candidate, RepairJob
-from stickytoken.repairs._plans import RepairPlan, TokenFacts, plan_token
+from stickytoken.repairs._plans import RepairPlan, TokenFacts, _find_special_ids, plan_token
 from stickytoken.repairs.records import ROW_STRATEGIES, TOKENIZER_STRATEGIES, MeasuredRecord
 from stickytoken.settings.repair import RepairSettings, Strategy
 
 LETTER = {"unsplittable": "it is a letter"}
+ADDED = {"added": True, "unsplittable": "it was added"}
 
 
 def planned(asked, *, rows_writable=True, **facts):
@@ -36,6 +38,9 @@ def planned(asked, *, rows_writable=True, **facts):
         (Strategy.AUTO, {"rows_writable": False}, (Strategy.UNREACHABLE,), "these weights"),
         (Strategy.AUTO, {"templated": True}, (Strategy.UNREACHABLE,), "every vector"),
         (Strategy.AUTO, LETTER, ROW_STRATEGIES, "it is a letter"),
+        (Strategy.AUTO, ADDED, ROW_STRATEGIES, "added"),
+        (Strategy.AUTO, {"rows_writable": False, **ADDED}, (Strategy.PLAIN_SPECIALS,), "an added token"),
+        (Strategy.PLAIN_SPECIALS, ADDED, (Strategy.PLAIN_SPECIALS,), "an added token"),
     ],
 )
 def test_a_token_decides_what_auto_tries(asked, facts, strategies, reason):
@@ -50,6 +55,7 @@ def test_a_token_decides_what_auto_tries(asked, facts, strategies, reason):
         (Strategy.AUTO, {"templated": True, **LETTER}, naming("'river'", 7, LETTER["unsplittable"])),
         (Strategy.PLAIN_SPECIALS, {}, naming("'river'", "plain-specials")),
         (Strategy.UNREACHABLE, {"special": True}, naming("unreachable", "plain-specials")),
+        (Strategy.UNREACHABLE, ADDED, naming("unreachable", "plain-specials")),
         (Strategy.UNREACHABLE, LETTER, naming("unreachable", LETTER["unsplittable"], "auto")),
         *((strategy, {"templated": True}, naming("'river'", strategy)) for strategy in ROW_STRATEGIES),
     ],
@@ -57,6 +63,15 @@ def test_a_token_decides_what_auto_tries(asked, facts, strategies, reason):
 def test_an_unsuitable_strategy_is_refused(asked, facts, reason):
     with pytest.raises(RepairError, match=reason):
         planned(asked, **facts)
+
+
+def test_a_word_that_was_added_to_the_vocabulary_is_not_special(bert_folder):
+    tokenizer = AutoTokenizer.from_pretrained(bert_folder)
+    tokenizer.add_tokens(["stickium"])
+    special_ids, added_ids = _find_special_ids(tokenizer)
+    assert added_ids == {tokenizer.convert_tokens_to_ids("stickium")}
+    assert set(tokenizer.all_special_ids) == special_ids
+    assert _find_special_ids(tokenizer.backend_tokenizer) == (special_ids, added_ids)
 
 
 def test_a_second_choice_has_its_own_reason():

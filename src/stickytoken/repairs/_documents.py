@@ -106,10 +106,25 @@ def _say_what_to_encode(record: RepairRecord) -> list[str]:
     )
     if record.verified:
         text += "The vectors of all other texts stay the same, bit for bit."
+        if any(token.strategy == Strategy.UNREACHABLE for token in record.tokens):
+            # The merges of a byte pair encoding build several entries, so one can't always go alone.
+            text += (
+                " If the tokenizer is a byte pair encoding, it may also divide a few other words otherwise; "
+                "their texts are listed, too."
+            )
     else:
         text += "This was NOT VERIFIED: the vectors of other texts may have changed, too."
-    changes_weights = any(token.strategy in ROW_STRATEGIES for token in record.tokens)
-    return ["## What to encode again", text if changes_weights else f"{text} No weight was changed."]
+    if not any(token.strategy in ROW_STRATEGIES for token in record.tokens):
+        text += " No weight was changed."
+    sections = ["## What to encode again", text]
+    if any(token.strategy == Strategy.PLAIN_SPECIALS for token in record.tokens):
+        sections += [
+            "## What to know before training",
+            "A special token that is plain text now has lost its role in the tokenizer, such as `cls_token`, "
+            "although the model still puts it around every text. Vectors don't depend on that, but training "
+            "with masked words would take it for a word: train the original model, and repair it again.",
+        ]
+    return sections
 
 
 def _format_checks(verification: VerificationRecord) -> list[str]:

@@ -23,6 +23,8 @@ _REASONS = {
     Strategy.UNREACHABLE: "the text is split into pieces, and nothing else changes",
     Strategy.PLAIN_SPECIALS: "a special token: plain text when a user writes it; the model still adds it",
 }
+_PLAIN_ADDED = "an added token: its text is read as if it had never been added"
+_ADDED_IS_WHOLE = "an added token is found before its text could be split"
 _SECOND_CHOICES = {
     Strategy.UNREACHABLE: "the text is split into pieces, because no row from similar spelling is ordinary",
     Strategy.NEAREST: "the row of the nearest ordinary entry, because no other repair is ordinary",
@@ -34,8 +36,10 @@ class TokenFacts:
     """Properties of a token that decide which repairs are possible."""
 
     name: str  # Name in error messages, for example "token 'river' (id 7)".
-    # Whether this is a special or added token, which the tokenizer finds in a text before other tokens.
-    special: bool = False
+    special: bool = False  # Whether this is a special token.
+    # Whether this is an ordinary token that was added to the vocabulary. Like a special token, it is found in
+    # a text before other tokens.
+    added: bool = False
     templated: bool = False  # Whether the model adds the token before or after every text.
     unsplittable: str | None = None  # Why the token's text cannot be split into pieces; None if it can.
 
@@ -74,15 +78,16 @@ def plan_repairs(
     """
     encoder = model.encoder
     route = model.named_route
-    special_ids = _find_special_ids(encoder.user_tokenizer)
+    special_ids, added_ids = _find_special_ids(encoder.user_tokenizer)
     template_ids = {*encoder.template.before, *encoder.template.after}  # which are in every text
     is_editable = encoder.own_tokenizer.is_fast  # a tokenizer written in Python has no tokenizer.json to edit
     ordinary_ids = [token_id for token_id in ids if token_id not in special_ids]
+    splittable_ids = [token_id for token_id in ordinary_ids if token_id not in added_ids]
     # Both `reasons_against_splitting` and `rows_writable` read the files of the model, so they are called
     # only where their result matters.
     unsplittable: Mapping[int, str | None] = {}
     if is_editable and strategy not in ROW_STRATEGIES:
-        unsplittable = reasons_against_splitting(model.folder, ordinary_ids, route)
+        unsplittable = reasons_against_splitting(model.folder, splittable_ids, route)
     are_rows_writable = False
     if strategy is Strategy.AUTO and ordinary_ids:
         are_rows_writable = rows_writable(model.folder, route)
@@ -91,8 +96,9 @@ def plan_repairs(
         facts = TokenFacts(
             name=f"token {vocabulary.tokens[vocabulary.place(token_id)]!r} (id {token_id})",
             special=token_id in special_ids,
+            added=token_id in added_ids,
             templated=token_id in template_ids,
-            unsplittable=unsplittable.get(token_id),
+            unsplittable=_ADDED_IS_WHOLE if token_id in added_ids else unsplittable.get(token_id),
         )
         if is_editable:
             plans[token_id] = plan_token(strategy, facts, are_rows_writable)
@@ -101,15 +107,19 @@ def plan_repairs(
     return plans
 
 
-def _find_special_ids(tokenizer: Any) -> set[int]:
-    """Return the ids of special and added tokens, which a tokenizer finds in a text before other entries."""
+def _find_special_ids(tokenizer: Any) -> tuple[set[int], set[int]]:
+    """Return the ids of special tokens, and of ordinary tokens that were added to the vocabulary.
+
+    A tokenizer finds both in a text before other entries.
+    """
     # Tokenizers from the transformers package have the attribute added_tokens_decoder. Those from the
     # tokenizers package have a method instead, and no roles such as sep_token.
     added = getattr(tokenizer, "added_tokens_decoder", None)
     if added is None:
         added = tokenizer.get_added_tokens_decoder()
-    ids_with_role = getattr(tokenizer, "all_special_ids", ())
-    return {*added, *ids_with_role}
+    special_ids = {token_id for token_id, token in added.items() if token.special}
+    special_ids.update(getattr(tokenizer, "all_special_ids", ()))  # those with a role
+    return special_ids, added.keys() - special_ids
 
 
 def plan_token(requested: Strategy, token: TokenFacts, are_rows_writable: bool) -> RepairPlan:
@@ -124,10 +134,11 @@ def plan_token(requested: Strategy, token: TokenFacts, are_rows_writable: bool) 
         RepairError: the token cannot be repaired as requested.
     """
     _require_suitable(requested, token)
+    if requested is Strategy.AUTO and (token.special or (token.added and not are_rows_writable)):
+        requested = Strategy.PLAIN_SPECIALS
     if requested is not Strategy.AUTO:
-        return RepairPlan((requested,), _REASONS[requested])
-    if token.special:
-        return RepairPlan((Strategy.PLAIN_SPECIALS,), _REASONS[Strategy.PLAIN_SPECIALS])
+        is_plain_added = token.added and requested is Strategy.PLAIN_SPECIALS
+        return RepairPlan((requested,), _PLAIN_ADDED if is_plain_added else _REASONS[requested])
     if token.unsplittable is not None:
         return RepairPlan(ROW_STRATEGIES, f"a new row, because {token.unsplittable}")
     if token.templated:
@@ -179,10 +190,10 @@ def _require_suitable(requested: Strategy, token: TokenFacts) -> None:
     if requested in ROW_STRATEGIES and token.templated:
         why = _IN_EVERY_TEXT
         advice = f"use the strategy {'plain-specials' if token.special else 'unreachable'} or auto"
-    elif requested is Strategy.PLAIN_SPECIALS and not token.special:
+    elif requested is Strategy.PLAIN_SPECIALS and not (token.special or token.added):
         why = "it is not a special token"
-    elif requested is Strategy.UNREACHABLE and token.special:
-        why = "it is a special token"
+    elif requested is Strategy.UNREACHABLE and (token.special or token.added):
+        why = "it is a special token" if token.special else _ADDED_IS_WHOLE
         advice = "use the strategy plain-specials or auto"
     elif requested is Strategy.UNREACHABLE and token.unsplittable is not None:
         why = token.unsplittable
