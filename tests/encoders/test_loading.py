@@ -120,6 +120,12 @@ def _without_a_tensor(path):
 OTHER_MODULE = '[{"idx": 0, "name": "0", "path": "", "type": "no.such.Module"}]'
 DAMAGES = {  # file, change, and what the error says beside the folder
     "zeros for weights": ("model.safetensors", lambda path: path.write_bytes(bytes(100))),
+    "weights cut short": (
+        "model.safetensors",
+        lambda path: path.write_bytes(path.read_bytes()[:-1000]),
+        "weights",
+        "incomplete",
+    ),
     "pickled weights": ("model.safetensors", _pickled),
     "a tensor missing": (
         "model.safetensors",
@@ -131,7 +137,7 @@ DAMAGES = {  # file, change, and what the error says beside the folder
     "a module without a path": ("modules.json", '[{"type": "sentence_transformers.models.Pooling"}]'),
     "a module of no library": ("modules.json", OTHER_MODULE),
     "a configuration of an unknown model": ("config.json", _edited(model_type="no-such-model")),
-    "a configuration of another size": ("config.json", _edited(intermediate_size=128)),
+    "a configuration of another size": ("config.json", _edited(intermediate_size=128), "sizes"),
     "a tokenizer without a model": ("tokenizer.json", "{}"),
     "a normaliser that panics": (
         "tokenizer.json",

@@ -392,7 +392,7 @@ def require_usable(
         row = int(np.flatnonzero(~is_nonzero)[0])
         raise EncodingError(
             f"{name}: the vector of the text {label(row)} is zero, so its cosine similarity is undefined: "
-            "leave the text out"
+            "leave the text out or, if it is an ordinary text, check that the model is loaded correctly"
         )
 
 

@@ -366,6 +366,10 @@ def explained(source: ModelSource, purpose: str) -> Iterator[None]:
         reason = " ".join(str(error).split()) or type(error).__name__
         if "custom code" in reason:  # transformers says so at length
             reason = "it needs Python code from its repository: read that code, then pass trust_remote_code"
+        elif "ignore_mismatched_sizes" in reason:  # it points to a report, which its logger has swallowed
+            reason = "its weights have other sizes than config.json says: copy both from the same model"
+        elif "deserializing header" in reason:  # of a safetensors file, which the message does not name
+            reason += ": a file of weights is damaged or incomplete, so copy or download the model again"
         if len(reason) > _SHOWN_REASON:
             reason = reason[: _SHOWN_REASON - 1] + "…"
         if source.origin is Origin.HUB:
