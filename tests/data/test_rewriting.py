@@ -6,8 +6,10 @@ import tempfile
 from pathlib import Path
 
 import polars as pl
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
+from pyarrow import parquet
 
 from naming import naming
 from stickytoken.data.documents import Document, NamedColumns, open_documents
@@ -144,6 +146,21 @@ def test_nested_fields_of_parquet_are_written_back(write):
     path = write("own.parquet", pl.DataFrame(rows))
     written = pl.read_parquet(io.BytesIO(rewritten(path, first_character, column="m.s")))
     assert written["m"].to_list() == [{"s": "b", "n": 1}, None, {"s": "d", "n": 2}]
+
+
+def test_times_beside_a_nested_text_keep_their_nanoseconds(tmp_path):
+    """Python's times have microseconds."""
+    fields = {"s": pa.string(), "at": pa.time64("ns"), "deep": pa.struct({"t": pa.string()})}
+    rows = [{"s": "ab", "at": 1_234_567_891, "deep": {"t": "ef"}}, None, {"s": "cd", "at": 5, "deep": None}]
+    table = pa.table({"m": pa.array(rows, type=pa.struct(fields))})
+    parquet.write_table(table, tmp_path / "own.parquet")
+    for column, changed in (("m.s", ["b", None, "d"]), ("m.deep.t", ["f", None, None])):
+        content = rewritten(tmp_path / "own.parquet", first_character, column=column)
+        written = parquet.read_table(io.BytesIO(content))["m"].combine_chunks()
+        assert written.field("at").cast(pa.int64()).to_pylist() == [1_234_567_891, None, 5]
+        texts = written.field("s") if column == "m.s" else written.field("deep").field("t")
+        assert texts.to_pylist() == changed
+        assert written.type == table["m"].type
 
 
 def test_an_output_of_another_format_is_refused(write, tmp_path):

@@ -565,26 +565,37 @@ def _revise_rows(
 
 def _replace_texts(table: Any, name: str, text_of_row: Mapping[int, str]) -> Any:
     """Return a pyarrow table with new texts, keyed by row index, in a column or a nested field."""
-    from pyarrow import array
+    from pyarrow import concat_arrays
 
     column = column_with(name, table.schema.names) or name  # it exists, because the texts were read from it
     # For example, "summary" of "metadata.summary"; empty if the texts are in the column itself.
     nested_name = name.removeprefix(column).removeprefix(".")
     column_index = table.schema.get_field_index(column)
-    field = table.schema.field(column_index)
-    values = table.column(column_index).to_pylist()
-    for row, text in text_of_row.items():
-        values[row] = _replace_nested(values[row], nested_name, text)
-    return table.set_column(column_index, field, array(values, type=field.type))
+    values = concat_arrays(table.column(column_index).chunks)
+    replaced = _replace_nested(values, nested_name, text_of_row)
+    return table.set_column(column_index, table.schema.field(column_index), replaced)
 
 
-def _replace_nested(value: Any, name: str, text: str) -> Any:
-    """Return a value with a new text in the nested field of this name; the text alone if it is empty."""
+def _replace_nested(values: Any, name: str, text_of_row: Mapping[int, str]) -> Any:
+    """Return a pyarrow array with new texts in the nested field of this name, or in itself if it is empty.
+
+    Only the array of the texts is rebuilt: of other types, Python's values are less precise.
+    """
+    from pyarrow import StructArray, array
+
     if not name:
-        return text
-    outer = column_with(name, list(value)) or name  # it exists, because the old text was read from it
+        texts = values.to_pylist()
+        for row, text in text_of_row.items():
+            texts[row] = text
+        return array(texts, type=values.type)
+    fields = list(values.type)
+    names = [field.name for field in fields]
+    outer = column_with(name, names) or name  # it exists, because the old text was read from it
     inner_name = name.removeprefix(outer).removeprefix(".")
-    return value | {outer: _replace_nested(value[outer], inner_name, text)}
+    children = [values.field(index) for index in range(len(fields))]
+    index = names.index(outer)
+    children[index] = _replace_nested(children[index], inner_name, text_of_row)
+    return StructArray.from_arrays(children, fields=fields, mask=values.is_null())
 
 
 def _read_compressions(file: Any) -> dict[str, str] | str:
