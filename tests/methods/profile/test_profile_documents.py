@@ -38,6 +38,7 @@ from stickytoken.search import ExactSearch
 from stickytoken.settings.profile import Measuring
 from stickytoken.unit_vectors import Similarity
 from stickytoken.validation import as_json
+from stickytoken.vocabulary import special_tokens
 
 CORPUS = collect_sentences(profiled.sentences(1200), "test")
 
@@ -268,6 +269,16 @@ def test_all_tokens_can_be_measured_in_documents(encoder, tmp_path):
     assert some.result.in_documents == len(some.tokens) - some.tokens["documents"].null_count()
     assert some.result.random_in_documents == 128
     assert some.record.identity != every.record.identity
+
+
+@pytest.mark.slow
+def test_all_of_128_named_tokens_are_measured_in_documents(job, tmp_path):
+    special_ids = {token.id for token in special_tokens(job.vocabulary, job.encoder.tokenizer)}
+    named = [token.id for token in job.vocabulary.available if token.id not in special_ids][:128]
+    run = profiled.detect_profile(job.encoder, tmp_path / "run", sentences=CORPUS, tokens=named)
+    measured = run.tokens.drop_nulls("documents")["token_id"]
+    assert special_ids <= set(run.tokens["token_id"])  # a run adds them
+    assert set(named) <= set(measured)
 
 
 def test_queries_are_surely_hidden_by_the_exact_interval():
