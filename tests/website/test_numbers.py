@@ -253,9 +253,8 @@ CLAIMS = {
             ),
         ),
         ("2.7 times as many searches with", ratios(TYPED_MINILM, "[CLS] before")),
-        ("two cores, with 240 documents", [len(bundled_collection().documents)]),
         ("short texts differ 51% less from each other", MINILM.erased("ذ")[:1]),
-        ("such tokens leave 79% of documents", recall("documentation")[:1]),
+        ("79% of queries still find their document ([96% without]", recall("documentation")[::2]),
         ("2.3 times as many queries wrongly show", MINILM.push(CLS)[:1]),
         ("with eight ذ, 73% of a document's own queries", [FOUND["ذ"]]),
         ("with random tokens, 90%", [RUN.result.ordinary_found]),
@@ -268,7 +267,7 @@ CLAIMS = {
         ("| EmbeddingGemma-300M | 1 of 5,007 sampled |", [GEMMA.sticky, GEMMA.examined]),
         ("| `<eos>`: push 2.2 (1.9 to 2.6) |", GEMMA.push(EOS)),
         (
-            "eight ذ into 12 of 1,398 Cranfield abstracts",
+            "12 of 1,398 Cranfield abstracts had eight",
             numbers(
                 re.findall(r"(\S+ of \S+) documents have copies already", printed("stickytoken audit"))[0]
             ),
@@ -280,11 +279,11 @@ CLAIMS = {
         ("20% or 1.25 suffices", [HIDES_UNUSUAL, PUSHES_UNUSUAL]),
         ("The low end of the 90% interval", [LEVEL]),
         (
-            "flagged 62 of 155 suspects, among them 16 of these 18",
-            [AGAIN[0] + AGAIN[2], TOKENS_AGAIN, *AGAIN[:2]],
+            "gave 62 sticky tokens, among them 16 of these 18",
+            [AGAIN[0] + AGAIN[2], *AGAIN[:2]],
         ),
         ("(rank correlations −0.09 to 0.19)", ends_of_correlations()),
-        ("of the 17 tokens flagged for *erased*, the same 16", [HIDING, hiding_everywhere()]),
+        ("But 16 of the 17 tokens flagged for *erased*", [hiding_everywhere(), HIDING]),
         ("| one of the 17 |", [HIDING]),
         ("their document in the top 10", [TOP]),
         ("| Cranfield, judged queries | 27% | 20% | 0% |", recall("cranfield")[::-1]),
