@@ -237,7 +237,7 @@ def test_a_locked_folder_is_refused_before_the_model_is_loaded(small_run, tmp_pa
         ),
     }
     for folder, call in calls.items():
-        with RunFolder(folder).locked(), pytest.raises(RunError, match=naming(folder, "process")):
+        with RunFolder(folder).locked(), pytest.raises(RunError, match=naming(folder)):
             call()
         with pytest.raises(ModelError):
             call()

@@ -82,7 +82,7 @@ def test_a_second_process_is_refused_until_the_first_is_killed(encoder, tmp_path
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", code], **pipes) as holder:
         assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(RunError, match=naming(folder, "process")):
+        with pytest.raises(RunError, match=naming(folder)):
             planted.detect_thirty(encoder, folder)
         assert planted.files_of(folder) == {}
         holder.kill()
