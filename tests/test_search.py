@@ -44,14 +44,23 @@ def test_a_document_above_its_limit_is_among_the_first_results(seed, similarity,
 
 def test_a_document_competes_with_no_exact_copy_of_itself():
     once = search_of(4)
-    # Documents 0 and 12 are equal but for rounding, as vectors from different batches may be.
-    documents = np.vstack([once.documents, once.documents[:1] + 1e-9])
-    search = ExactSearch(once.queries, documents, once.similarity)
+    # Documents 0 and 12 have one text, whose vectors from different batches differ by rounding.
+    documents = np.vstack([once.documents, once.documents[:1] + 1e-7])
+    duplicates = dict.fromkeys((0, 12), (0, 12))
+    search = ExactSearch(once.queries, documents, once.similarity, duplicates=duplicates)
     for depth in (1, 3):
         np.testing.assert_array_equal(search.limits([0, 12], depth)[:, 0], once.limits([0], depth)[:, 0])
         np.testing.assert_array_equal(search.limits([0, 12], depth)[:, 1], once.limits([0], depth)[:, 0])
         ascending = np.sort(np.delete(search.similarities, 5, axis=1), axis=1)
         np.testing.assert_array_equal(search.limits([5], depth)[:, 0], ascending[:, -depth])
+
+
+def test_a_document_without_others_is_a_first_result():
+    once = search_of(4, documents=3)
+    search = ExactSearch(
+        once.queries, once.documents, once.similarity, duplicates=dict.fromkeys(range(3), range(3))
+    )
+    assert (search.limits([1], 1) == -np.inf).all()
 
 
 def test_a_query_that_is_a_document_does_not_find_itself():
@@ -60,6 +69,8 @@ def test_a_query_that_is_a_document_does_not_find_itself():
     others = np.sort(np.delete(once.similarities[2], 7))
     assert search.similarities[2, 7] == -np.inf
     assert search.limits([7], 3)[2, 0] == others[-3]
+    ranks = search.ranks(once.documents[[7, 7, 8]], [7, -1, 8])
+    assert ranks[2].tolist()[:2] == [12, once.ranks(once.documents[[7]], [-1])[2, 0] - 1]
     np.testing.assert_array_equal(
         np.delete(search.similarities, 7, axis=1)[2], np.delete(once.similarities[2], 7)
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -41,12 +40,16 @@ class ExactSearch:
         similarity: how the model compares vectors.
         excluded: index of the document that each query is itself, keyed by index of the query. Such a
             document is no result of the query.
+        duplicates: indices of all documents with the same text as a document, itself included, keyed by index
+            of the document. One without duplicates has no entry. (Vectors don't tell: those of equal texts
+            from different batches differ by rounding.)
     """
 
     queries: NDArray[np.float64]
     documents: NDArray[np.float64]
     similarity: Similarity
     excluded: Mapping[int, int] = field(default_factory=dict)
+    duplicates: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
     @cached_property
     def similarities(self) -> NDArray[np.float64]:
@@ -75,6 +78,8 @@ class ExactSearch:
             The ranks for each query, counted from 1, shape (Q, n).
         """
         similarities = self.similarity.of_all(self.queries, self.similarity.prepared(vectors))  # (Q, n)
+        for query, document in self.excluded.items():
+            similarities[query, np.equal(replaced, document)] = -np.inf  # so it ranks last
         documents_above = np.empty(similarities.shape, dtype=np.int64)
         for query, ascending in enumerate(self._ascending):
             # side="left" counts only documents with a lower similarity, not those with the same one.
@@ -90,9 +95,9 @@ class ExactSearch:
     def limits(self, document_indices: Sequence[int], depth: int) -> NDArray[np.float64]:
         """Return the similarity that a document must exceed to be among the first results of each query.
 
-        The limit of a document is the ``depth``-th best similarity of all other documents. Those with the
-        same vector don't count: a document competes with its exact copies neither before nor after it
-        changes, since any change, however small, would put it before or behind all of them.
+        The limit of a document is the ``depth``-th best similarity of all other documents. Its
+        duplicates don't count: it competes with them neither before nor after it changes, since any change,
+        however small, would put it before or behind all of them.
 
         Args:
             document_indices: indices of n documents.
@@ -108,22 +113,14 @@ class ExactSearch:
         is_among_first = self.similarities[:, list(document_indices)] >= last_of_first  # shape (Q, n)
         limits = np.where(is_among_first, next_after_first, last_of_first)
         for column, document in enumerate(document_indices):
-            equal_documents = self._equal_documents.get(document)
-            if equal_documents is not None:
-                others = np.delete(self.similarities, equal_documents, axis=1)
-                rank = min(depth, others.shape[1])
-                limits[:, column] = np.partition(others, -rank, axis=1)[:, -rank]
+            if document not in self.duplicates:
+                continue
+            others = np.delete(self.similarities, self.duplicates[document], axis=1)
+            if others.shape[1] < depth:
+                limits[:, column] = -np.inf  # the document is a first result, whatever its similarity
+            else:
+                limits[:, column] = np.partition(others, -depth, axis=1)[:, -depth]
         return limits
-
-    @cached_property
-    def _equal_documents(self) -> dict[int, list[int]]:
-        """The indices of the documents with the same vector, for each document that is not the only one."""
-        # Vectors of equal texts from different batches differ by rounding.
-        rounded = np.round(self.documents, 5) + 0.0  # the sum turns -0.0 into 0.0
-        groups: dict[bytes, list[int]] = defaultdict(list)
-        for index, vector in enumerate(rounded):
-            groups[vector.tobytes()].append(index)
-        return {index: group for group in groups.values() if len(group) > 1 for index in group}
 
 
 @dataclass(frozen=True)

@@ -145,6 +145,25 @@ def test_stored_vectors_give_the_same_table_and_no_document_is_encoded(
     assert f"with the vectors of {name}" in wording.setup(measured)
 
 
+def test_compressed_vectors_are_not_compared_with_exact_ones(
+    finished, tampered_run, texts, queries, stored, tmp_path
+):
+    """The documents that receive copies are encoded without copies, too."""
+    coarse = stored + 0.001 * np.abs(stored).max() * np.random.default_rng(0).choice([-1, 1], stored.shape)
+    saved_by_exact_vectors = finished.result.sequences - measured_sequences(
+        tampered_run, texts, queries, stored, tmp_path / "exact"
+    )
+    saved_by_coarse_ones = finished.result.sequences - measured_sequences(
+        tampered_run, texts, queries, coarse.astype(np.float32), tmp_path / "coarse"
+    )
+    assert saved_by_exact_vectors == len(texts)
+    assert saved_by_coarse_ones <= len(texts) - SMALL.stuffed
+
+
+def measured_sequences(run, texts, queries, vectors, out):
+    return audit(run, texts, vectors=vectors, queries=queries, settings=SMALL, out=out).result.sequences
+
+
 def test_vectors_of_another_model_are_refused_before_anything_is_written(
     tampered_run, texts, queries, stored, tmp_path
 ):

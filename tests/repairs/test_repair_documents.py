@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from sentence_transformers import SentenceTransformer
 
 import repaired
@@ -18,6 +19,7 @@ from stickytoken.repairs import open_repair, records
 from stickytoken.repairs._documents import format_block, format_document, write_documents
 from stickytoken.repairs.model_folder import write_model
 from stickytoken.repairs.records import REPAIR_FILE
+from stickytoken.repairs.result import _tokenize_function
 from stickytoken.repairs.tokenizer_edit import ModelEdit, read_pipeline
 
 
@@ -191,6 +193,17 @@ def test_affected_documents_are_those_whose_vectors_change(name, pristine, vocab
     ]
     assert repair.affected(TEXTS, pristine)["index"].to_list() == changed
     assert bool(changed) is (name != "nothing")
+
+
+def test_the_ids_of_a_document_do_not_depend_on_the_others(tmp_path):
+    """The file of a static model's tokenizer may say that it pads a batch to its longest text."""
+    tokenizer = tiny.wordpiece_tokenizer().backend_tokenizer
+    tiny.static_model(tokenizer, torch.ones(tokenizer.get_vocab_size(), 4)).save(str(tmp_path / "model"))
+    tokenizer.enable_padding()
+    (path,) = (tmp_path / "model").rglob("tokenizer.json")
+    tokenizer.save(str(path))
+    read_ids = _tokenize_function(tmp_path / "model", None)
+    assert read_ids(["the river", "the old river and the stone"])[0] == read_ids(["the river"])[0]
 
 
 def test_the_repaired_entries_in_a_document_are_listed(pristine, vocabulary, repair_of):

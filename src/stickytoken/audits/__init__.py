@@ -140,7 +140,8 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
     with resume.resumed(folder, results.AUDITS, record) as held:
         if not held.finished:
             if stored_vectors is not None:
-                _index.compare_stored(index, stored_vectors, model, settings)
+                compared_index = _index.compare_stored(index, stored_vectors, model, settings)
+                job = replace(job, index=compared_index)
             # The record has a result if a table of a finished audit was deleted. It is measured again.
             held.prepare(held.record.model_copy(update={"result": None}))
             folder.begin()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -23,7 +24,7 @@ from stickytoken.encoders.fitting import FittedText, fit_texts
 from stickytoken.encoders.protocol import WordEncoder, similarity_of
 from stickytoken.encoders.roles import Role, in_role
 from stickytoken.errors import InputError
-from stickytoken.insertion import Token
+from stickytoken.insertion import Probe, Token
 from stickytoken.measurement.texts import encode_probes, tokenize_probes
 from stickytoken.methods.runner import Runner
 from stickytoken.search import TOP, ExactSearch
@@ -103,6 +104,7 @@ class Index:
         truncated: the document at each position, truncated where the model truncates it.
         truncated_queries: the queries, truncated where the model truncates them.
         stored: the vector of the document at each position, if an index has them already; else None.
+        stored_is_exact: whether the stored vectors are the model's but for rounding, and not compressed.
     """
 
     record: IndexRecord
@@ -112,6 +114,7 @@ class Index:
     truncated: tuple[FittedText, ...]
     truncated_queries: tuple[FittedText, ...]
     stored: Vectors | None = None
+    stored_is_exact: bool = True
 
     def document_at(self, position: int) -> Document:
         """Return the document at a position in the index."""
@@ -413,10 +416,18 @@ def _draw_first_sentences(indexed: Sequence[Document], settings: AuditSettings) 
     return dict(sorted(sentence_of.items()))
 
 
+# Largest relative difference between stored vectors and the model's that rounding may cause. Half precision
+# causes more.
+_ROUNDING = 1e-4
+
+
 def compare_stored(
     index: Index, vectors: StoredVectors, encoder: WordEncoder, settings: AuditSettings
-) -> None:
+) -> Index:
     """Encode some documents, and compare their vectors with the stored ones.
+
+    Returns:
+        The index, which knows whether the stored vectors are exact.
 
     Raises:
         InputError: the model gives other vectors.
@@ -430,7 +441,10 @@ def compare_stored(
     probes = [index.truncated[position].as_probe(settings.inserted_as) for position in positions]
     encoded = encode_probes(encoder, tokenize_probes(encoder, probes))
     ids = [document.id for document in documents]
-    vectors.require_same_vectors(vectors.of(documents), encoded, ids, similarity_of(encoder), encoder.name)
+    difference = vectors.require_same_vectors(
+        vectors.of(documents), encoded, ids, similarity_of(encoder), encoder.name
+    )
+    return replace(index, stored_is_exact=difference <= _ROUNDING)
 
 
 def encode_index(index: Index, encoder: WordEncoder, settings: AuditSettings, runner: Runner) -> ExactSearch:
@@ -447,4 +461,13 @@ def encode_index(index: Index, encoder: WordEncoder, settings: AuditSettings, ru
         documents=similarity.prepared(document_vectors),
         similarity=similarity,
         excluded=index.queries.own_documents,
+        duplicates=_find_duplicates([text.as_probe(settings.inserted_as) for text in index.truncated]),
     )
+
+
+def _find_duplicates(probes: Sequence[Probe]) -> dict[int, list[int]]:
+    """Return the indices of all inputs that equal an input, keyed by its index, if there are others."""
+    groups: dict[Probe, list[int]] = defaultdict(list)
+    for index, probe in enumerate(probes):
+        groups[probe].append(index)
+    return {index: group for group in groups.values() if len(group) > 1 for index in group}

@@ -99,8 +99,9 @@ def prepare_panel(
 ) -> DocumentPanel:
     """Prepare the documents at these positions to receive copies.
 
-    Documents that must be truncated further to make room for the copies are encoded again without copies, as
-    the ``stage``: they are compared with themselves, not with longer ones.
+    With copies, they are compared with themselves. So they are encoded again without copies, as the
+    ``stage``, if some are truncated further to make room for the copies, or if the index has compressed
+    vectors.
 
     Only the queries that are searched have a weight. First sentences beside a user's queries have none,
     because they only show whether their own documents are found. The first results of a query are the first
@@ -127,9 +128,10 @@ def prepare_panel(
     for query_number, own_position in queries.own_documents.items():
         weights[query_number, [position == own_position for position in positions]] = 0.0
     probes = [text.as_probe(insertion) for text in fitted]
-    shortened = None
-    if probes != [index.truncated[position].as_probe(insertion) for position in positions]:
-        shortened = search.similarity.prepared(runner.encode(stage, probes))
+    own_vectors = None
+    are_shortened = probes != [index.truncated[position].as_probe(insertion) for position in positions]
+    if are_shortened or not index.stored_is_exact:
+        own_vectors = search.similarity.prepared(runner.encode(stage, probes))
     panel = DocumentPanel(
         places=tuple(positions),
         carriers=tuple(text.content if is_tokenized else text.text for text in fitted),
@@ -138,7 +140,7 @@ def prepare_panel(
         depth=depth_of(len(search.documents)) if depth is None else depth,
         is_answer=is_answer,
         weights=weights,
-        shortened=shortened,
+        own_vectors=own_vectors,
     )
     while count_results_without(panel) < _LEAST_RESULTS:
         if panel.depth >= TOP:

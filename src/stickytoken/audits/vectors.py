@@ -93,7 +93,7 @@ class StoredVectors:
 
     def require_same_vectors(
         self, vectors: Vectors, encoded: Vectors, ids: Sequence[str], similarity: Similarity, model: str
-    ) -> None:
+    ) -> float:
         """Compare stored vectors with those that a model gives for the same documents.
 
         Args:
@@ -102,6 +102,9 @@ class StoredVectors:
             ids: ids of these documents.
             similarity: how the model compares vectors.
             model: name of the model.
+
+        Returns:
+            The largest difference, in relation to the norm of the model's vector; 0 if none was compared.
 
         Raises:
             InputError: the number of dimensions or a vector differs.
@@ -112,7 +115,7 @@ class StoredVectors:
                 f"{encoded.shape[1]}: pass vectors of this model"
             )
         if not self.is_compared:
-            return
+            return 0.0
         # Compare them as the search does: for the cosine, by their directions alone.
         expected = similarity.prepared(encoded)
         differences = np.linalg.norm(similarity.prepared(vectors) - expected, axis=1)
@@ -130,6 +133,7 @@ class StoredVectors:
                 f"{ids[worst]!r} a cosine of {cosine:.3f} and a difference of {largest_difference:.0%}); "
                 "pass vectors of this model, of whole documents, with the same prompt, or leave them out"
             )
+        return float(largest_difference)
 
 
 def open_vectors(source: VectorSource | StoredVectors) -> StoredVectors:

@@ -156,8 +156,9 @@ def _tokenize_function(folder: Path, route: str | None) -> Callable[[Sequence[st
     tokenizer = user_tokenizer(folder, str(folder), route=route)
 
     # A static model has a tokenizer of the library `tokenizers`, which sentence-transformers calls without
-    # special tokens. It truncates texts if its tokenizer.json says so.
+    # special tokens and padding. It truncates texts if its tokenizer.json says so.
     def ids_by_tokenizers(texts: Sequence[str]) -> list[list[int]]:
+        tokenizer.no_padding()  # otherwise, the ids of a text depend on the other texts
         encodings = tokenizer.encode_batch(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 

@@ -155,8 +155,8 @@ class DocumentPanel:
         depth: how many results of a query are its first results.
         is_answer: whether each document answers each query, shape (M, n).
         weights: how much each pair of a query and a document counts for the push, shape (M, n).
-        shortened: prepared vectors of the n documents without copies, if these were truncated further than
-            in the index, to make room for copies; shape (n, d). None if they weren't.
+        own_vectors: prepared vectors of the n documents without copies, shape (n, d), if those in the index
+            are of longer documents, or compressed; otherwise None.
     """
 
     places: tuple[int, ...]
@@ -166,14 +166,14 @@ class DocumentPanel:
     depth: int
     is_answer: NDArray[np.bool_]
     weights: NDArray[np.float64]
-    shortened: NDArray[np.float64] | None = None
+    own_vectors: NDArray[np.float64] | None = None
 
     @cached_property
     def similarities(self) -> NDArray[np.float64]:
         """Similarity of every query to each of the documents without copies, shape (M, n)."""
-        if self.shortened is None:
+        if self.own_vectors is None:
             return self.search.similarities[:, list(self.places)]
-        return self.search.similarity.of_all(self.search.queries, self.shortened)
+        return self.search.similarity.of_all(self.search.queries, self.own_vectors)
 
     @cached_property
     def limits(self) -> ResultLimits:

@@ -121,13 +121,13 @@ def most_texts_to_confirm(settings: ProfileSettings, token_count: int) -> int:
     It is for models behind an endpoint, where texts cost money. So tokens with unusual vectors, which are
     measured in documents too, aren't counted: such models have no token vectors.
     """
-    confirming_texts = min(token_count, tokens_to_confirm(settings, token_count)) * settings.confirming_texts
+    most_confirmed = min(token_count, tokens_to_confirm(settings, token_count))
     suspects = token_count
     if settings.documents is not Measuring.ALL and token_count > PILOT_TOKENS:
-        # Tokens that erase most, and tokens that may push most.
-        suspects = min(token_count, 2 * _MOST_SUSPECTS)
+        # Tokens that erase most, tokens that may push most, and all others that turn out to erase enough.
+        suspects = min(token_count, 2 * _MOST_SUSPECTS + most_confirmed)
     most_documents = documents.DOCUMENT_COUNTS[-1]
-    return confirming_texts + (PILOT_TOKENS + suspects) * most_documents
+    return most_confirmed * settings.confirming_texts + (PILOT_TOKENS + suspects) * most_documents
 
 
 def choose_texts(
