@@ -377,7 +377,7 @@ CLAIMS = {
         ),
         ("At 2 cents per million", [100 * ESTIMATE["price"]]),
         ("a vocabulary of 23,699 costs", [MINILM.examined]),
-        ("at most 55 in all", [100 * ESTIMATE["most_cost"]]),
+        ("at most 82 in all", [100 * ESTIMATE["most_cost"]]),
         ("9 minutes of processor time", [DETECTION["processor_seconds"] / 60]),
     ],
     "docs/tutorial.md": [
