@@ -10,10 +10,10 @@ import time
 import urllib.request
 from pathlib import Path
 
-import polars as pl
 import pytest
 
 import stickytoken
+import task_files
 
 ROOT = Path(__file__).resolve().parents[2]
 WHEEL = Path(os.environ["STICKYTOKEN_WHEEL"]).absolute()
@@ -118,15 +118,14 @@ def test_the_core_detects_shows_and_probes(core, bert_folder, run, sentence_file
         ("report", "report RUN --out OUT/report.html"),
         ("figures", "report RUN --figures OUT"),
         ("ray", "detect MODEL --sentences SENTENCES --set engine=ray --out OUT QUICK"),
-        ("ranking", "evaluate MODEL --task RANKINGS"),
+        ("ranking", "evaluate MODEL --task RETRIEVAL"),
     ],
 )
 def test_an_extra_does_its_work(with_extra, extra, line, run, bert_folder, sentence_file, tmp_path):
     if extra == "figures" and not any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))):
         pytest.skip("there is no Chromium")
-    rankings = tmp_path / "candidates.jsonl"
-    pl.DataFrame({"query": ["a"], "positive": [["the man"]], "negative": [["a dog"]]}).write_ndjson(rankings)
-    path_of = {"MODEL": bert_folder, "RUN": run, "SENTENCES": sentence_file, "RANKINGS": rankings}
+    retrieval = task_files.beir(tmp_path / "beir")
+    path_of = {"MODEL": bert_folder, "RUN": run, "SENTENCES": sentence_file, "RETRIEVAL": retrieval}
     path_of |= {"OUT": tmp_path / "out", "QUICK": " ".join(map(str, QUICK))}
     for word, path in path_of.items():
         line = line.replace(word, str(path))

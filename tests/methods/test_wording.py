@@ -23,3 +23,5 @@ def test_what_queries_find_is_shown_only_of_tokens_in_all_documents(documents, f
     row |= {"vector_deviation": None, "verdict": "benign", "severity": None, "confirmed": True}
     table = wording.result_table(ProfileSettings(), pl.DataFrame([row], infer_schema_length=None), 64)
     assert table["found"].to_list() == [found]
+    # A push of fewer documents is one that was picked for being large.
+    assert ("4 documents" in table["verdict"].item()) is (documents == 4)

@@ -254,7 +254,7 @@ CLAIMS = {
         ),
         ("2.7 times as many searches with", ratios(TYPED_MINILM, "[CLS] before")),
         ("short texts differ 51% less from each other", MINILM.erased("ذ")[:1]),
-        ("79% of queries still find their document ([96% without]", recall("documentation")[::2]),
+        ("79% of queries still find their document (96% without)", recall("documentation")[::2]),
         ("2.3 times as many queries wrongly show", MINILM.push(CLS)[:1]),
         ("with eight ذ, 73% of a document's own queries", [FOUND["ذ"]]),
         ("with random tokens, 90%", [RUN.result.ordinary_found]),

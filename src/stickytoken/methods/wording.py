@@ -240,8 +240,10 @@ def result_table(rule: RuleSettings, tokens: pl.DataFrame, documents: int | None
             interval = _find_interval_that_reaches(row, measures.thresholds(deviation, rule))
             if interval is not None:
                 verdict = f"benign, {interval}"
-        if row["push"] is not None and documents is not None and row["documents"] < documents:
-            verdict = f"{verdict}, push in {row['documents']} documents"
+        measured_in = row["documents"]  # a sticky token was measured in all
+        is_dropped = measured_in is not None and documents is not None and measured_in < documents
+        if is_dropped and row["severity"] is None:
+            verdict = f"{verdict}, push in {measured_in} documents"
         values = [row[measure.key] for measure in MEASURES]
         found = row["found"] if row["documents"] == documents else None
         shown_rows.append((row["token"], *values, found, "unusual" if is_unusual else "", verdict))
