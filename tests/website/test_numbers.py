@@ -267,7 +267,7 @@ CLAIMS = {
         ("| EmbeddingGemma-300M | 1 of 5,007 sampled |", [GEMMA.sticky, GEMMA.examined]),
         ("| `<eos>`: push 2.2 (1.9 to 2.6) |", GEMMA.push(EOS)),
         (
-            "12 of 1,398 Cranfield abstracts had eight",
+            "12 of 1,398 Cranfield abstracts",
             numbers(
                 re.findall(r"(\S+ of \S+) documents have copies already", printed("stickytoken audit"))[0]
             ),
