@@ -126,6 +126,7 @@ def test_an_extra_does_its_work(with_extra, extra, line, run, bert_folder, sente
         pytest.skip("there is no Chromium")
     retrieval = task_files.beir(tmp_path / "beir")
     path_of = {"MODEL": bert_folder, "RUN": run, "SENTENCES": sentence_file, "RETRIEVAL": retrieval}
+    (tmp_path / "out").mkdir()
     path_of |= {"OUT": tmp_path / "out", "QUICK": " ".join(map(str, QUICK))}
     for word, path in path_of.items():
         line = line.replace(word, str(path))
