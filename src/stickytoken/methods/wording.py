@@ -240,9 +240,10 @@ def result_table(rule: RuleSettings, tokens: pl.DataFrame, documents: int | None
             interval = _find_interval_that_reaches(row, measures.thresholds(deviation, rule))
             if interval is not None:
                 verdict = f"benign, {interval}"
-        measured_in = row["documents"]  # a sticky token was measured in all
+        measured_in = row["documents"]
         is_dropped = measured_in is not None and documents is not None and measured_in < documents
-        if is_dropped and row["severity"] is None:
+        # A sticky token was measured in all documents.
+        if is_dropped and row["push"] is not None and row["severity"] is None:
             verdict = f"{verdict}, push in {measured_in} documents"
         values = [row[measure.key] for measure in MEASURES]
         found = row["found"] if row["documents"] == documents else None
