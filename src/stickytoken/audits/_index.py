@@ -466,7 +466,6 @@ def encode_index(index: Index, encoder: WordEncoder, settings: AuditSettings, ru
 
 
 def _find_duplicates(probes: Sequence[Probe]) -> dict[int, list[int]]:
-    """Return the indices of all inputs that equal an input, keyed by its index, if there are others."""
     groups: dict[Probe, list[int]] = defaultdict(list)
     for index, probe in enumerate(probes):
         groups[probe].append(index)

@@ -272,7 +272,7 @@ class Run:
         """Whether a user named the tokens, which then are neither all available ones nor a random sample."""
         return self.record.scope is base.Scope.NAMED
 
-    @property
+    @cached_property  # the plan is read from its file
     def most_documents(self) -> int | None:
         """The number of documents that receive copies of a token, if no step drops it; None if none do."""
         plan: Any = self.plan

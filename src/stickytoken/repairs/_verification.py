@@ -250,8 +250,8 @@ class _Changes:
         return True
 
     def _pair_encoders(self) -> list[tuple[SentenceTransformerEncoder, SentenceTransformerEncoder]]:
-        """Return the encoders of documents and, if they are encoded otherwise, of queries, of both models."""
         pairs = [(self.original, self.repaired)]
+        # Queries have other encoders only if they are encoded otherwise than documents.
         for role in Role:
             of_role = in_role(self.original, role)
             if all(of_role is not original for original, _ in pairs):
@@ -311,7 +311,7 @@ class _Changes:
 def _read_with_both(
     texts: Sequence[str], original: SentenceTransformerEncoder, repaired: SentenceTransformerEncoder
 ) -> Iterator[tuple[str, Sequence[int], Sequence[int]]]:
-    """Return each text with its token ids, behind the prompt, in the original and in the repaired model."""
+    # The ids of a text include those of the prompt before it.
     return zip(texts, original.content_ids(texts), repaired.content_ids(texts), strict=True)
 
 
