@@ -96,6 +96,18 @@ def test_a_corpus_of_few_texts_that_the_model_alone_can_read_has_no_documents(fo
     assert choose_collection(foreign, profiled.corpus(60)) is None
 
 
+@pytest.mark.parametrize("count", [8, 16, 32, 64])
+def test_documents_with_copies_in_front_are_as_similar_to_queries_as_those_with_copies_at_the_end(
+    panel, count
+):
+    """Copies stand in front of every other document; see `DocumentStage`."""
+    similarity = panel.similarities.mean(axis=0)
+    rank = np.argsort(np.argsort(similarity))[:count]
+    assert rank[::2].sum() == rank[1::2].sum()
+    first_ranks = np.sort(rank)
+    assert np.diff(first_ranks).max() <= 2 * 64 / count
+
+
 def slow_push(model, job, panel, text, indexed, copies=8):
     """Encode the whole index again for every document with copies, and sort the results of every query."""
     collection = choose_collection(job.encoder, job.corpus)

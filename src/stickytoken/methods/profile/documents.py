@@ -294,13 +294,23 @@ def encode_documents(
 
 
 def _spread_evenly(places: Sequence[int], search: ExactSearch) -> tuple[int, ...]:
-    """Order documents so that the first few of them are as similar to the queries as all are on average."""
-    # Otherwise, what copies do to the first eight could differ much from what they do to 64.
+    """Order documents so that the first few are as similar to the queries as all are on average.
+
+    Otherwise, what copies do to the first eight could differ much from what they do to 64. The same holds for
+    the documents with copies in front, which are every other one, and those with copies at the end.
+    """
     by_similarity = sorted(places, key=lambda place: float(search.similarities[:, place].mean()))
     # The van der Corput sequence counts 0, 1, 2 ... and reverses the binary digits of each number. Its first
     # 2, 4, 8 ... terms are spread evenly over all positions.
     digits = max(1, (len(places) - 1).bit_length())
     sequence = [int(f"{number:0{digits}b}"[::-1], 2) for number in range(2**digits)]
+    # In each pair of neighbours, the first comes from the lower half, where documents are less similar. So
+    # that copies in front aren't all there, pairs are swapped by the Thue-Morse sequence, which balances
+    # every trend: those whose number has an odd count of binary ones.
+    for pair in range(len(sequence) // 2):
+        if pair.bit_count() % 2:
+            first, second = 2 * pair, 2 * pair + 1
+            sequence[first], sequence[second] = sequence[second], sequence[first]
     # It goes up to a power of two, and so beyond the last document.
     return tuple(by_similarity[position] for position in sequence if position < len(by_similarity))
 
