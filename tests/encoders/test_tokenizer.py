@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import transformers
 from hypothesis import HealthCheck, given, settings, strategies as st
-from tokenizers import Tokenizer, models
+from tokenizers import AddedToken, Tokenizer, models
+from transformers import AutoTokenizer
 
 import saved_models
 import tiny
@@ -75,6 +76,20 @@ def test_entries_are_the_vocabulary_by_ascending_id_and_special_ids_all_but_the_
         expected.discard(original.cls_token_id)
     assert expected
     assert ADAPTED[name].special_ids == expected
+
+
+@pytest.mark.parametrize("library", ["transformers", "tokenizers"])
+def test_special_tokens_without_a_role_are_marked_and_added_words_are_not(bert_folder, library):
+    """Published categories leave the former out, so `special_ids` follows transformers."""
+    original = AutoTokenizer.from_pretrained(bert_folder)
+    original.add_tokens([AddedToken("<start_of_turn>", special=True)])
+    original.add_tokens(["stickium"])
+    roleless, added = original.convert_tokens_to_ids(["<start_of_turn>", "stickium"])
+    assert roleless not in original.all_special_ids
+    tokenizer = HuggingFaceTokenizer(original if library == "transformers" else original.backend_tokenizer)
+    assert tokenizer.marked_ids == {*original.all_special_ids, roleless}
+    assert tokenizer.added_ids == {added}
+    assert (roleless in tokenizer.special_ids) == (library == "tokenizers")
 
 
 @names

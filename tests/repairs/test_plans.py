@@ -4,13 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from transformers import AutoTokenizer
 
 from naming import naming
 from stickytoken.errors import RepairError
 from stickytoken.methods import Verdict
 from stickytoken.repairs._job import Candidate, RepairJob
-from stickytoken.repairs._plans import RepairPlan, TokenFacts, _find_special_ids, plan_token
+from stickytoken.repairs._plans import RepairPlan, TokenFacts, plan_token
 from stickytoken.repairs.records import ROW_STRATEGIES, TOKENIZER_STRATEGIES, MeasuredRecord
 from stickytoken.settings.repair import RepairSettings, Strategy
 
@@ -63,15 +62,6 @@ def test_a_token_decides_what_auto_tries(asked, facts, strategies, reason):
 def test_an_unsuitable_strategy_is_refused(asked, facts, reason):
     with pytest.raises(RepairError, match=reason):
         planned(asked, **facts)
-
-
-def test_a_word_that_was_added_to_the_vocabulary_is_not_special(bert_folder):
-    tokenizer = AutoTokenizer.from_pretrained(bert_folder)
-    tokenizer.add_tokens(["stickium"])
-    special_ids, added_ids = _find_special_ids(tokenizer)
-    assert added_ids == {tokenizer.convert_tokens_to_ids("stickium")}
-    assert set(tokenizer.all_special_ids) == special_ids
-    assert _find_special_ids(tokenizer.backend_tokenizer) == (special_ids, added_ids)
 
 
 def test_a_second_choice_has_its_own_reason():

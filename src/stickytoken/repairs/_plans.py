@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from stickytoken.errors import RepairError
 from stickytoken.repairs.model_folder import RepairableModel, rows_writable
@@ -78,7 +77,8 @@ def plan_repairs(
     """
     encoder = model.encoder
     route = model.named_route
-    special_ids, added_ids = _find_special_ids(encoder.user_tokenizer)
+    special_ids = encoder.own_tokenizer.marked_ids
+    added_ids = encoder.own_tokenizer.added_ids
     template_ids = {*encoder.template.before, *encoder.template.after}  # which are in every text
     is_editable = encoder.own_tokenizer.is_fast  # a tokenizer written in Python has no tokenizer.json to edit
     ordinary_ids = [token_id for token_id in ids if token_id not in special_ids]
@@ -105,21 +105,6 @@ def plan_repairs(
         else:
             plans[token_id] = plan_without_editing(strategy, facts, type(encoder.user_tokenizer).__name__)
     return plans
-
-
-def _find_special_ids(tokenizer: Any) -> tuple[set[int], set[int]]:
-    """Return the ids of special tokens, and of ordinary tokens that were added to the vocabulary.
-
-    A tokenizer finds both in a text before other entries.
-    """
-    # Tokenizers from the transformers package have the attribute added_tokens_decoder. Those from the
-    # tokenizers package have a method instead, and no roles such as sep_token.
-    added = getattr(tokenizer, "added_tokens_decoder", None)
-    if added is None:
-        added = tokenizer.get_added_tokens_decoder()
-    special_ids = {token_id for token_id, token in added.items() if token.special}
-    special_ids.update(getattr(tokenizer, "all_special_ids", ()))  # those with a role
-    return special_ids, added.keys() - special_ids
 
 
 def plan_token(requested: Strategy, token: TokenFacts, are_rows_writable: bool) -> RepairPlan:

@@ -249,22 +249,36 @@ class HuggingFaceTokenizer:
     def special_ids(self) -> frozenset[int]:
         """Ids of the special tokens, except for the token with the role cls.
 
-        The published category tables do not count the token with the role cls as special.
+        The published category tables do not count the token with the role cls as special, nor tokens that
+        transformers finds in the text as special tokens but gives no role.
         """
         by_role = {getattr(self._tokenizer, f"{role}_token_id", None) for role in _SPECIAL_ROLES}
-        marked = self.marked_ids - {getattr(self._tokenizer, "cls_token_id", None)}
-        return frozenset(token_id for token_id in by_role | marked if token_id is not None)
+        # The tokenizers library stores which tokens are special, but not the role of each.
+        listed = getattr(self._tokenizer, "all_special_ids", None)
+        others = self._added_ids(special=True) if listed is None else set(listed)
+        others.discard(getattr(self._tokenizer, "cls_token_id", None))
+        return frozenset(token_id for token_id in by_role | others if token_id is not None)
 
     @cached_property
     def marked_ids(self) -> frozenset[int]:
-        """Ids of all tokens that the tokenizer marks as special."""
-        marked = {getattr(self._tokenizer, f"{role}_token_id", None) for role in (*_SPECIAL_ROLES, "cls")}
-        if hasattr(self._tokenizer, "all_special_ids"):
-            marked |= set(self._tokenizer.all_special_ids)
-        else:  # the tokenizers library stores which tokens are special, but not the role of each
-            added = self._tokenizer.get_added_tokens_decoder()
-            marked |= {token_id for token_id, token in added.items() if token.special}
-        return frozenset(token_id for token_id in marked if token_id is not None)
+        """Ids of all tokens that the tokenizer marks as special, with a role or without."""
+        cls_id = getattr(self._tokenizer, "cls_token_id", None)
+        with_role = self.special_ids if cls_id is None else self.special_ids | {cls_id}
+        return with_role | self._added_ids(special=True)
+
+    @cached_property
+    def added_ids(self) -> frozenset[int]:
+        """Ids of the tokens that were added to the vocabulary as ordinary words.
+
+        Like special tokens, they are found in a text before other entries.
+        """
+        return frozenset(self._added_ids(special=False) - self.marked_ids)
+
+    def _added_ids(self, *, special: bool) -> set[int]:
+        added = getattr(self._tokenizer, "added_tokens_decoder", None)
+        if added is None and self._backend is not None:
+            added = self._backend.get_added_tokens_decoder()
+        return {token_id for token_id, token in (added or {}).items() if token.special == special}
 
     @cached_property
     def unknown_id(self) -> int | None:
