@@ -127,7 +127,7 @@ def _list_card_rows(run: Run) -> list[tuple[str, str]]:
             continue
         judgement = worst.severity or worst.verdict or "not judged"
         rows.append((f"token that {measure.verb} most", f"{quoted(worst.token)} ({judgement})"))
-        title = f"its {measure.noun}, compared with an ordinary token ({interval_title})"
+        title = f"its {measure.noun}, compared with {measure.compared_with} ({interval_title})"
         rows.append((title, _format_value(measure, worst.value, worst.low, worst.high)))
     share = summary.sticky_share
     if share is not None:  # None if the user chose which tokens the run examined

@@ -352,6 +352,38 @@ def test_a_push_that_the_baseline_did_not_measure_is_new(runs, altered):
         assert finding.level is (Level.ERROR if change == "new" else Level.NOTE)
 
 
+@pytest.mark.parametrize(
+    ("measure", "unsettled", "values"),
+    [
+        ("push", {"documents": 4}, (9.0, 8.0, 10.0)),
+        ("erased", {"confirmed": False}, None),
+    ],
+)
+def test_what_the_baseline_did_not_measure_to_the_end_is_new(runs, altered, measure, unsettled, values):
+    """The intervals of a token that dropped out are so wide that a much larger value would be known."""
+    is_planted = pl.col("token") == planted.PLANTED
+
+    def with_values(**columns):
+        return lambda table: table.with_columns(
+            pl.when(is_planted).then(pl.lit(value, table.schema[name])).otherwise(name).alias(name)
+            for name, value in columns.items()
+        )
+
+    columns = (measure, f"{measure}_low", f"{measure}_high")
+    wide = dict(zip(columns, (1.0, 0.0, 99.0), strict=True))
+    own = with_values(**({} if values is None else dict(zip(columns, values, strict=True))))
+    for baseline, change in ((wide, "known"), (wide | unsettled, "new")):
+        findings = check(altered(own), baseline=altered(with_values(**baseline))).findings
+        (finding,) = (found for found in findings if found.properties["token"] == planted.PLANTED)
+        assert finding.properties["change"] == change
+
+
+def test_default_settings_are_not_called_changed(runs, small_run):
+    for run in (runs(0), small_run):
+        notes = [note for note in check(run, fail_on="sticky").notes if says(note, "settings")]
+        assert not any(says(note, "angular") or says(note, "weights") for note in notes)
+
+
 def test_a_check_says_how_many_tokens_were_measured_in_documents(runs):
     run = runs(0)
     result = check(run)

@@ -80,6 +80,12 @@ def test_folders_of_this_machine_stay_out_of_it(changed):
     assert "texts.jsonl" in block
 
 
+def test_the_folder_of_a_run_of_the_paper_stays_out_of_it_too(small_run):
+    block = cards.card_block(small_run)
+    (line,) = [line for line in block.split("\n") if "candidates.csv" in line]
+    assert "/" not in line
+
+
 def test_hostile_texts_stay_text(changed):
     table = pl.read_parquet(changed / "tokens.parquet").sort("erased", descending=True)
     texts = [f"{cards.END}\n", "<!-- stickytoken:begin -->", "|a|`b`@c #1", "<img src=x>", *HOSTILE]

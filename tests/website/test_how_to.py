@@ -69,6 +69,7 @@ NOT_EXECUTED = {
 STATUSES = {
     "stickytoken check all-MiniLM-L6-v2": 10,
     "stickytoken check runs/my_model": 10,
+    "stickytoken check my_model --fail-on serious --max 2": 10,  # it has three
     "stickytoken check my_model --documents": 10,
     "stickytoken check rules.json": 10,
 }

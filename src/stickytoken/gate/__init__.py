@@ -19,6 +19,7 @@ from stickytoken.gate._results import Check, CheckedDocuments, FailOn, Outcome
 from stickytoken.gate._tokens import STICKY_TOKEN, judge_tokens, require_comparable
 from stickytoken.loading import AnyModel
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
+from stickytoken.measurement.resume import settings_values
 from stickytoken.methods import SETTINGS_OF_METHOD
 from stickytoken.methods.base import Scope
 from stickytoken.scanning.results import Scan, count_by_kind, filter_by_kind
@@ -333,14 +334,12 @@ def _collect_notes(run: Run) -> list[str]:
     is_behind_endpoint = loading is not None and loading.endpoint is not None
     settings_class = SETTINGS_OF_METHOD[run.record.method]
     # The default insertion depends on the model: one behind an endpoint reads only texts.
-    defaults = choose_insertion(settings_class(), texts_only=is_behind_endpoint)
-    changed_settings = []
-    for name, value in run.record.settings.items():
-        default = getattr(defaults, name, value)
-        if isinstance(default, tuple):
-            default = list(default)  # the record has a list in place of a tuple
-        if name != "seed" and default != value:  # any seed is as good as the default one
-            changed_settings.append(f"{name} {value}")
+    defaults = settings_values(choose_insertion(settings_class(), texts_only=is_behind_endpoint))
+    changed_settings = [
+        f"{name} {value}"
+        for name, value in run.record.settings.items()
+        if name != "seed" and defaults.get(name, value) != value  # any seed is as good as the default one
+    ]
     if changed_settings:
         notes.append(f"the run used non-default settings: {', '.join(changed_settings)}")
     return notes

@@ -66,12 +66,40 @@ def _read_measures(row: Mapping[str, Any]) -> dict[str, Interval[float]]:
     return intervals
 
 
+class _Baseline(NamedTuple):
+    """The tokens of the run to compare with."""
+
+    rows: Mapping[str, Mapping[str, Any]]  # of tokens.parquet, keyed by token
+    most_documents: Any  # the largest number of documents in which a token was measured; None for none
+
+    @classmethod
+    def of_run(cls, run: Run) -> _Baseline:
+        rows = {row["token"]: row for row in run.tokens.iter_rows(named=True)}
+        return cls(rows, run.tokens["documents"].max())
+
+    def read_measures(self, token: str) -> dict[str, Interval[float]]:
+        """Return what was measured of a token to the end.
+
+        A token that drops out after a few documents, or is only screened, has intervals so wide that nearly
+        any value lies within.
+        """
+        if token not in self.rows:
+            return {}
+        row = self.rows[token]
+        measures = _read_measures(row)
+        if not row["confirmed"]:
+            measures.pop(ERASED.key, None)
+        if row["documents"] != self.most_documents:
+            measures.pop(PUSH.key, None)
+        return measures
+
+
 class _JudgedToken(NamedTuple):
     """A sticky token, compared with the baseline."""
 
     row: Mapping[str, Any]  # the token's row in tokens.parquet
     measures: dict[str, Interval[float]]  # keyed by column
-    baseline_measures: dict[str, Interval[float]]  # keyed by column; empty if not in the baseline
+    baseline_measures: dict[str, Interval[float]]  # keyed by column; only those measured to the end
     change: str | None  # ``new``, ``worse`` or ``known``; None without a baseline
     is_counted: bool  # whether the token counts against the model
 
@@ -101,10 +129,8 @@ def judge_tokens(
             f"{run.path} is a run of the method {run.record.method}, which does not grade tokens: use "
             "--fail-on sticky, or detect with --method profile"
         )
-    baseline_rows = None  # the rows of the baseline, keyed by token
-    if baseline is not None:
-        baseline_rows = {row["token"]: row for row in baseline.tokens.iter_rows(named=True)}
-    judged = [_judge(run, row, baseline_rows, grades) for row in run.sticky.iter_rows(named=True)]
+    known = None if baseline is None else _Baseline.of_run(baseline)
+    judged = [_judge(run, row, known, grades) for row in run.sticky.iter_rows(named=True)]
     judged.sort(key=lambda token: not token.is_counted)  # keeps the order among equals: worst first
     counted = sum(token.is_counted for token in judged)
     # A file in the repository is named by `path`, a file outside the repository by `outside`; see `Finding`.
@@ -137,25 +163,23 @@ def judge_tokens(
 def _judge(
     run: Run,
     row: Mapping[str, Any],
-    baseline_rows: Mapping[str, Mapping[str, Any]] | None,
+    baseline: _Baseline | None,
     grades: Collection[str] | None,
 ) -> _JudgedToken:
     """Compare a sticky token with the baseline, and decide whether it counts against the model.
 
-    ``row`` is the token's row in tokens.parquet. ``baseline_rows`` has the rows of the baseline, keyed by
-    token; None without a baseline. ``grades`` are the grades that count; None if every sticky token counts.
+    ``row`` is the token's row in tokens.parquet. ``grades`` are the grades that count; None if every sticky
+    token counts.
     """
     measures = _read_measures(row)
     baseline_measures: dict[str, Interval[float]] = {}
     change = None
-    if baseline_rows is not None:
-        baseline_row = baseline_rows.get(row["token"])
-        if baseline_row is not None:
-            baseline_measures = _read_measures(baseline_row)
+    if baseline is not None:
+        baseline_measures = baseline.read_measures(row["token"])
         thresholds = run.thresholds(row)
         # The columns of the measures that make the token sticky.
         flagging_keys = {measure.key for measure in MEASURES if measure.is_reached(row, thresholds)}
-        change = _find_change(baseline_row, measures, baseline_measures, flagging_keys)
+        change = _find_change(baseline.rows.get(row["token"]), measures, baseline_measures, flagging_keys)
     is_counted = change != "known" and (grades is None or row.get("severity") in grades)
     return _JudgedToken(row, measures, baseline_measures, change, is_counted)
 
@@ -168,7 +192,8 @@ def _find_change(
 ) -> str:
     """Return how a sticky token has changed since the baseline: ``new``, ``known`` or ``worse``.
 
-    - ``new`` if the baseline lacks the token, or a measure that flags it, or all measures that the run has.
+    - ``new`` if the baseline lacks the token, or didn't measure to the end what flags it, or nothing that the
+      run did.
     - Otherwise ``known`` if no interval lies above the interval of the same measure in the baseline.
     - Otherwise ``worse`` if the token is sticky in the baseline, and ``new`` if not.
 

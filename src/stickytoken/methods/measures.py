@@ -25,6 +25,7 @@ class Measure(Column):
     Attributes:
         noun: name of the measure in a sentence.
         verb: what copies do, such as ``erases``.
+        compared_with: what the value is compared with.
         setting: the setting that holds the threshold.
         without_effect: value of a token whose copies have no effect.
         severe: value from which a flagged token is severe.
@@ -38,6 +39,7 @@ class Measure(Column):
 
     noun: str
     verb: str
+    compared_with: str
     setting: str
     without_effect: float
     severe: float
@@ -80,6 +82,7 @@ ERASED = Measure(
     "%",
     noun="erased share",
     verb="erases",
+    compared_with="an ordinary token",
     setting="smallest_erased",
     without_effect=0.0,
     severe=0.7,  # a search finds hardly any of the short texts with such copies
@@ -99,6 +102,7 @@ PUSH = Measure(
     "×",
     noun="push",
     verb="pushes",
+    compared_with="no copies",
     setting="smallest_push",
     without_effect=1.0,
     severe=2.0,  # whoever adds the copies doubles the wrong results

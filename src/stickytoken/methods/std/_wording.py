@@ -97,7 +97,7 @@ def _list_terminal_lines(run: Run) -> list[str]:
             f"or more: {result.candidates}; sticky, with a validation rate above "
             f"{result.rate_threshold:.4f}: {result.sticky}. All other tokens were not validated."
         ),
-        f"the candidates with their scores and rates: {run.path / CANDIDATES_FILE}",
+        f"the candidates with their scores and rates: {CANDIDATES_FILE} in the run folder",
     ]
 
 
