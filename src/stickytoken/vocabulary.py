@@ -147,7 +147,7 @@ class Vocabulary:
         joining = self.joinings[index] if self.joinings else Joining.GLUED
         return Token(self.ids[index], self.decoded[index], joining)
 
-    def place(self, token_id: int) -> int:
+    def index_of(self, token_id: int) -> int:
         """Return the index of the entry with this id.
 
         Raises:
@@ -356,7 +356,7 @@ def match_benign(
     Raises:
         InputError: Fewer than three benign tokens remain to be drawn.
     """
-    index = vocabulary.place(token_id)
+    index = vocabulary.index_of(token_id)
     matches = _draw_benign(vocabulary, index, excluded, count, seed)[:count]  # indices of the entries
     if len(matches) < LEAST_BENIGN:
         raise InputError(

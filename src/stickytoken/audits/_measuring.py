@@ -217,7 +217,7 @@ def _make_token_rows(
         verdict = judged.verdicts[index]
         row = {
             "token_id": token_id,
-            "token": vocabulary.tokens[vocabulary.place(token_id)],
+            "token": vocabulary.tokens[vocabulary.index_of(token_id)],
             "text": measured.token.text,
             "group": group_by_id[token_id],
             "predicted": predicted.get(token_id),

@@ -374,6 +374,6 @@ def probe(
     if settings.inserted_as is not Insertion.IDS:
         advice = "to probe it, insert its id instead of text (insertion 'ids')"
         ids = reachable_ids(vocabulary, ids, advice)
-    probed = [vocabulary.token(vocabulary.place(token_id)) for token_id in ids]
+    probed = [vocabulary.token(vocabulary.index_of(token_id)) for token_id in ids]
     job = base.Job(encoder, settings, corpus, vocabulary, probed, scope=base.Scope.NAMED)
     return question.method.probe(job, progress)

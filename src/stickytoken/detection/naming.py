@@ -74,7 +74,7 @@ def reachable_ids(vocabulary: Vocabulary, ids: Sequence[int], advice: str) -> li
     reachable = []
     unreachable = []  # how a message names each
     for token_id in dict.fromkeys(ids):
-        index = vocabulary.place(token_id)
+        index = vocabulary.index_of(token_id)
         category = vocabulary.categories[index]
         if category.available:
             reachable.append(token_id)

@@ -336,4 +336,4 @@ class Job:
         return rows
 
     def _find_category(self, token_id: int) -> str:
-        return self.vocabulary.categories[self.vocabulary.place(token_id)].value
+        return self.vocabulary.categories[self.vocabulary.index_of(token_id)].value

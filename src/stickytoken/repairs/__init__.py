@@ -131,15 +131,15 @@ def repair(
         if settings.verify:
             neighbours = find_neighbours(model, vocabulary, ids, opened)
         job = RepairJob(opened, model, vocabulary, ids, neighbours, corpus, settings, progress, build_folder)
-        if settings.verify:
-            job.require_enough_to_measure()
+        # Made before anything is built, because it may find that there is too little to measure in.
+        recheck = job.recheck if settings.verify else None
         choices = job.choose(plans)
         job.write({token_id: choice.candidate for token_id, choice in choices.items()})
         token_records = job.make_records(plans, choices)
         verification = None
-        if settings.verify:
+        if recheck is not None:
             verification, token_records = verify(
-                model, job.load(), job.recheck, token_records, neighbours, chosen_task
+                model, job.load(), recheck, token_records, neighbours, chosen_task
             )
         recorded_settings: dict[str, Any] = {"neighbours": NEIGHBOURS, "seed": settings.seed}
         if model.named_route is not None:
@@ -193,7 +193,7 @@ def _choose_ids(run: Run, vocabulary: Vocabulary, tokens: TokenSource | None) ->
     if not ids:
         raise InputError(f"the run in {run.path} found no sticky tokens: name the tokens to repair")
     for token_id in ids:
-        vocabulary.place(token_id)  # raises an InputError if the model does not have this id
+        vocabulary.index_of(token_id)  # raises an InputError if the model does not have this id
     return ids
 
 

@@ -38,7 +38,7 @@ def write_documents(folder: Path, record: RepairRecord) -> None:
     if card.is_file():
         earlier_text = card.read_text("utf-8", "replace").rstrip() + "\n\n"
     files.write_text(card.name, earlier_text + format_block(record))
-    files.write_text(REPAIR_FILE, record.model_dump_json(indent=2) + "\n")
+    files.write_record(REPAIR_FILE, record)
 
 
 # Maximum number of tokens that the block in the model card names.

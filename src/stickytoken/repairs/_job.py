@@ -120,8 +120,10 @@ class RepairJob:
     def recheck(self) -> Recheck:
         """The recheck of the model before the repair, which measures tokens in other texts than the run's.
 
-        It is made when it is first needed, because hardly any repair without verification needs it. Making it
-        raises the InputError of `require_enough_to_measure`.
+        It is made when it is first needed, because hardly any repair without verification needs it.
+
+        Raises:
+            InputError: the run has left too few texts or ordinary tokens.
         """
         neighbour_ids = [neighbour.token.id for neighbour in self.neighbours]
         return make_recheck(
@@ -133,14 +135,6 @@ class RepairJob:
             excluded=self.run.sticky_ids.union(self.ids, neighbour_ids),
             progress=self.progress,
         )
-
-    def require_enough_to_measure(self) -> None:
-        """Check, before anything is built, that a repair can be measured.
-
-        Raises:
-            InputError: the run has left too few texts or ordinary tokens.
-        """
-        _ = self.recheck  # making it is the check
 
     def choose(self, plans: Mapping[int, RepairPlan]) -> dict[int, Choice]:
         """Return the repair chosen for each token, keyed by token id.
@@ -376,7 +370,7 @@ class RepairJob:
         return reason
 
     def _name(self, token_id: int) -> str:
-        return self.vocabulary.tokens[self.vocabulary.place(token_id)]
+        return self.vocabulary.tokens[self.vocabulary.index_of(token_id)]
 
     def _text(self, token_id: int) -> str:
-        return self.vocabulary.decoded[self.vocabulary.place(token_id)]
+        return self.vocabulary.decoded[self.vocabulary.index_of(token_id)]

@@ -94,7 +94,7 @@ def plan_repairs(
     plans = {}
     for token_id in ids:
         facts = TokenFacts(
-            name=f"token {vocabulary.tokens[vocabulary.place(token_id)]!r} (id {token_id})",
+            name=f"token {vocabulary.tokens[vocabulary.index_of(token_id)]!r} (id {token_id})",
             special=token_id in special_ids,
             added=token_id in added_ids,
             templated=token_id in template_ids,

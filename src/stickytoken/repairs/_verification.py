@@ -100,7 +100,7 @@ def find_neighbours(
     norms = np.maximum(np.linalg.norm(matrix, axis=1), np.finfo(np.float32).tiny)
     neighbours: dict[int, Neighbour] = {}
     for token_id in ids:
-        repaired_token = vocabulary.tokens[vocabulary.place(token_id)]
+        repaired_token = vocabulary.tokens[vocabulary.index_of(token_id)]
         if token_id >= len(matrix):
             raise RepairError(
                 f"the model has no row for token {repaired_token!r} (id {token_id}), so it cannot encode "
@@ -173,7 +173,7 @@ def verify(
     measured_neighbours = [
         NeighbourRecord(
             token_id=neighbour.token.id,
-            token=vocabulary.tokens[vocabulary.place(neighbour.token.id)],
+            token=vocabulary.tokens[vocabulary.index_of(neighbour.token.id)],
             near=neighbour.repaired_token,
             in_run=neighbour.run_verdict,
             before=judged_before.tokens[neighbour.token.id],

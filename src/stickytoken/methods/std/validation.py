@@ -229,7 +229,7 @@ def probe(job: Job[StdSettings], progress: ProgressCallback) -> list[StdEvidence
 
 def make_evidence(row: Mapping[str, Any], job: Job[StdSettings], pair_count: int) -> StdEvidence:
     """Convert a row that `ValidationStage.measure` returned, with its token id, to `StdEvidence`."""
-    vocabulary_index = job.vocabulary.place(row["token_id"])
+    vocabulary_index = job.vocabulary.index_of(row["token_id"])
     by_placement: dict[str, dict[str, float]] = {}
     for placement in PLACEMENTS:
         by_placement[placement.value] = {metric.value: row[f"rate_{metric}_{placement}"] for metric in Metric}
