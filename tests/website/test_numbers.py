@@ -99,6 +99,7 @@ MPNET = ModelPage("all-mpnet-base-v2")
 GEMMA = ModelPage("embeddinggemma-300m")
 E5 = ModelPage("multilingual-e5-small-4bit")
 CLS, EOS, START, END = r"\[CLS\]", "&lt;eos&gt;", "&lt;s&gt;", "&lt;/s&gt;"
+UNKNOWN = "&lt;unk&gt;"
 
 RUN = stickytoken.open_run(pages.PACKAGED / "all-MiniLM-L6-v2")
 FOUND = {row["token"]: row["found"] for row in RUN.tokens.iter_rows(named=True)}
@@ -266,15 +267,16 @@ CLAIMS = {
         ("2.7 times as many searches with", ratios(TYPED_MINILM, "[CLS] before")),
         ("short texts differ 51% less from each other", MINILM.erased("ذ")[:1]),
         ("79% of queries still find their document (96% without)", recall("documentation")[::2]),
-        ("2.3 times as many queries wrongly show", MINILM.push(CLS)[:1]),
-        ("with eight ذ, 73% of a document's own queries", [FOUND["ذ"]]),
-        ("with random tokens, 90%", [RUN.result.ordinary_found]),
+        ("into 2.3 times as many top threes", MINILM.push(CLS)[:1]),
+        ("with eight ذ, 72% of a document's own queries", [FOUND["ذ"]]),
+        ("with random tokens, 88%", [RUN.result.ordinary_found]),
         ("| all-MiniLM-L6-v2 | 18 of 23,699 |", [MINILM.sticky, MINILM.examined]),
         ("ذ: erased 51% (47 to 55)", MINILM.erased("ذ")),
-        ("`[CLS]`: push 2.3 (1.9 to 2.8) |", MINILM.push(CLS)),
+        ("`[CLS]`: push 2.3 (2.0 to 2.8) |", MINILM.push(CLS)),
         ("| multilingual-e5-small, 4-bit | 7 of 5,004 sampled |", [E5.sticky, E5.examined]),
-        ("| `<s>`: push 9.6 (7.9 to 11.8) |", E5.push(START)),
-        ("| all-mpnet-base-v2 | 0 of 5,005 sampled |", [MPNET.sticky, MPNET.examined]),
+        ("| `<s>`: push 9.6 (8.1 to 11.8) |", E5.push(START)),
+        ("| all-mpnet-base-v2 | 1 of 5,006 sampled |", [MPNET.sticky, MPNET.examined]),
+        ("`<unk>`: erased 28% (24 to 33)", MPNET.erased(UNKNOWN)),
         ("| EmbeddingGemma-300M | 1 of 5,007 sampled |", [GEMMA.sticky, GEMMA.examined]),
         ("| `<eos>`: push 2.2 (1.9 to 2.6) |", GEMMA.push(EOS)),
         (
@@ -285,10 +287,8 @@ CLAIMS = {
         ),
         ("with 90% intervals:", [LEVEL]),
         ("all special tokens and 5,000 random ones", [SAMPLE]),
-        ("*erased* is at least 40%", [HIDES]),
-        ("*push* at least 1.5", [PUSHES]),
-        ("20% or 1.25 suffices", [HIDES_UNUSUAL, PUSHES_UNUSUAL]),
-        ("The low end of the 90% interval", [LEVEL]),
+        ("If the low end of its 90% interval reaches 40% *erased* or 1.5 *push*", [LEVEL, HIDES, PUSHES]),
+        ("with an unusual vector, 20% or 1.25.", [HIDES_UNUSUAL, PUSHES_UNUSUAL]),
         (
             "gave 62 sticky tokens, among them 16 of these 18",
             [AGAIN[0] + AGAIN[2], *AGAIN[:2]],
@@ -303,7 +303,7 @@ CLAIMS = {
         # `evaluate` computes intervals of 95%.
         ("Gemma 3 270M gains 1.8 points (95% interval: 0.9 to 2.6)", [GAIN[0], 0.95, *GAIN[1:]]),
         ("lists-21-tokens", [PUBLISHED]),
-        ("it finds the same 21", [PUBLISHED]),
+        ("which finds their 21", [PUBLISHED]),
     ],
     "docs/faq.md": [
         (
@@ -325,13 +325,13 @@ CLAIMS = {
             "`<s>` (of 225) | 1.6 | 10.9 | 0.56 |",
             [QUERIES, *top_tens(TYPED_E5, "without copies", "<s> before", "an ordinary word before")],
         ),
-        ("none of 5,000 random and all special", [SAMPLE]),
-        ("pushes most: 1.3 times (1.1 to 1.5)", MPNET.push(START)),
-        ("but only 157 were measured in documents", [MPNET.in_documents]),
-        ("`<s>` pushes 9.6 times (7.9 to 11.8)", E5.push(START)),
-        ("`</s>` 6.6 times", E5.push(END)[:1]),
+        ("erases 28% (24% to 33%)", MPNET.erased(UNKNOWN)),
+        ("None of 5,000 random tokens is flagged, but", [SAMPLE]),
+        ("only 157 of the 5,006 were measured", [MPNET.in_documents, MPNET.examined]),
+        ("`<s>` pushes 9.6 times (8.1 to 11.8)", E5.push(START)),
+        ("`</s>` 6.8 times", E5.push(END)[:1]),
         ("Of 5,000 random tokens, five", [SAMPLE]),
-        ("that push 1.9 to 2.4 times", [E5.push("▁тогтмол")[0], E5.push("▁εγκληματικ")[0]]),
+        ("that push 2.0 to 2.4 times", [E5.push("▁Osallistu")[0], E5.push("▁εγκληματικ")[0]]),
         ("(the median random token: 1.3 times)", [E5.ordinary_push]),
         ("87 of the 5,004 were measured in documents", [E5.in_documents, E5.examined]),
         ("and of 128 further random ones, 3 push", E5.random),
@@ -444,6 +444,11 @@ FURTHER_CLAIMS = {
         ("at least 1.5 times as many wrong results", [PUSHES]),
         ("20% or 1.25 times is enough", [HIDES_UNUSUAL, PUSHES_UNUSUAL]),
         ("The low end of the 90% interval", [LEVEL]),
+        (
+            "90% of queries still find a packaged document with eight copies of it, and 88% one with eight",
+            [FOUND["ツ"], RUN.result.ordinary_found],
+        ),
+        ("An ordinary token pushes 0.7 times in", [MINILM.ordinary_push]),
         ("measured 155 tokens again", [TOKENS_AGAIN]),
         ("18 sticky ones, 16 are flagged again, and 46 others", [AGAIN[1], AGAIN[0], AGAIN[2]]),
         (
