@@ -172,8 +172,8 @@ class SentenceTransformerEncoder(ModelEncoder):
         except ModelError as error:
             raise ModelError(f"{self.name!r} has no usable tokenizer: {error}") from error
         self.entries_tokenizer = self.own_tokenizer  # entries are encoded like any other text
-        self.template = read_template(self.model, self.own_tokenizer, self.prompt, self.name)
         self.max_length = self._find_max_length()
+        self.template = read_template(self.model, self.own_tokenizer, self.prompt, self.max_length, self.name)
         self._rows = table_rows(self.model)
         self.own_tokenizer.rows = self._rows
         self._runner = batches.BatchRunner(self.model, self.template, self.name, self.options.token_budget)
