@@ -9,7 +9,9 @@ import tiny
 import tiny_architectures as architectures
 from naming import naming
 from stickytoken import load_encoder
+from stickytoken.encoders.fitting import fit_texts
 from stickytoken.errors import EncodingError, InputError, ModelError
+from stickytoken.insertion import Insertion
 
 LONGEST = architectures.MAX_LENGTH
 KNOWN = [word for word in tiny.WORDS if len(word) > 1]
@@ -136,3 +138,20 @@ def test_a_shorter_longest_input_needs_room_for_a_text_and_changes_no_vector_but
     assert np.array_equal(short.encode(["river"]), whole_encoder.encode(["river"]))
     assert (short.identify().max_length, whole_encoder.identify().max_length) == (3, LONGEST)
     assert short.identify() != whole_encoder.identify()
+
+
+@pytest.mark.parametrize("kind", ["text", "common"])
+def test_a_limit_for_the_tokenizer_alone_is_that_of_the_model(kind, folder):
+    path = folder("bert")
+    settings = {"processing_kwargs": {kind: {"max_length": 16}}}
+    saved_models.edit(path / "sentence_bert_config.json", lambda config: config.update(settings))
+    library = SentenceTransformer(str(path), device="cpu")
+    encoder = load(path, None)
+    assert encoder.identify().max_length == 16
+    (cut,) = fit_texts(encoder, [words(40)], 0, Insertion.TEXT, "texts")
+    np.testing.assert_allclose(encoder.encode([cut.text]), library.encode([words(40)]), rtol=0, atol=1e-5)
+    with pytest.raises(EncodingError, match=naming(17, 16)):
+        encoder.encode([words(15)])
+    encoder.model[0].processing_kwargs = {kind: {"max_length": 12}}
+    with pytest.raises(EncodingError, match=naming(13, 12)):
+        encoder.encode([words(11)])

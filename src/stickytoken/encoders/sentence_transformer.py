@@ -184,6 +184,7 @@ class SentenceTransformerEncoder(ModelEncoder):
             self.model.max_seq_length,
             truncation["max_length"] if truncation else None,
             self._find_task_limit(),
+            *self._find_processing_limits(),
             *find_learned_positions(self.model),
         ]
         # A tokenizer without a limit may declare a huge number.
@@ -197,6 +198,11 @@ class SentenceTransformerEncoder(ModelEncoder):
         limit: int | None = getattr(self.model[0], f"{self.route.task}_length", None)
         return limit
 
+    def _find_processing_limits(self) -> list[int | None]:
+        # The first module may pass limits of its own to the tokenizer, of texts and of all kinds of inputs.
+        processing: Any = getattr(self.model[0], "processing_kwargs", None) or {}
+        return [processing.get(kind, {}).get("max_length") for kind in ("text", "common")]
+
     def _settings(self) -> tuple[object, ...]:
         # If one of these settings changes, the user has changed the model, and `_configure` reads it again.
         model = self.model
@@ -205,6 +211,7 @@ class SentenceTransformerEncoder(ModelEncoder):
             model.max_seq_length,
             model.truncate_dim,
             table_rows(model),
+            *self._find_processing_limits(),
         )
         users_model = self._routed_from
         if users_model is not None:  # `self.model` is a copy, which doesn't show changes of the user's model
