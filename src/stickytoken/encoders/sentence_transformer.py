@@ -213,10 +213,15 @@ class SentenceTransformerEncoder(ModelEncoder):
             table_rows(model),
             *self._find_processing_limits(),
         )
+        # Faster ways to compute, and the dimension, depend on the chain of modules and on the pooling.
+        for module in model:
+            pooling = (getattr(module, "pooling_mode", None), getattr(module, "include_prompt", None))
+            settings += (id(module), *pooling)
         users_model = self._routed_from
         if users_model is not None:  # `self.model` is a copy, which doesn't show changes of the user's model
             prompts = tuple(users_model.prompts.items())
             settings += (users_model.default_prompt_name, prompts, users_model.truncate_dim)
+            settings += tuple(id(module) for module in users_model)
         return settings
 
     def _copy(self) -> Self:
