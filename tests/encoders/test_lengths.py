@@ -10,6 +10,7 @@ import tiny_architectures as architectures
 from naming import naming
 from stickytoken import load_encoder
 from stickytoken.encoders.fitting import fit_texts
+from stickytoken.encoders.roles import Role, in_role
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import Insertion
 
@@ -155,3 +156,27 @@ def test_a_limit_for_the_tokenizer_alone_is_that_of_the_model(kind, folder):
     encoder.model[0].processing_kwargs = {kind: {"max_length": 12}}
     with pytest.raises(EncodingError, match=naming(13, 12)):
         encoder.encode([words(11)])
+
+
+@pytest.mark.parametrize("route", [None, "document"])
+def test_a_longest_input_holds_for_each_route(route, backbone, tmp_path):
+    mean, cls = (architectures.stacked(backbone("bert"), pooling=pooling) for pooling in ("mean", "cls"))
+    path = architectures.saved(architectures.router(mean, cls), tmp_path / "router")
+    encoder = load(path, 16, route=route)
+    # The encoder of queries is made from that of documents, too, as in a run.
+    of_documents = in_role(encoder, Role.DOCUMENT)
+    for each in (encoder, of_documents, in_role(encoder, Role.QUERY), in_role(of_documents, Role.QUERY)):
+        assert each.identify().max_length == 16
+        with pytest.raises(EncodingError, match=naming(17, 16)):
+            each.encode([words(15)])
+    library = SentenceTransformer(str(path), device="cpu")
+    queries = in_role(of_documents, Role.QUERY)
+    np.testing.assert_allclose(
+        queries.encode([words(14)]), library.encode_query([words(14)]), rtol=0, atol=1e-5
+    )
+
+
+def test_a_route_that_reads_any_length_has_no_longest_input(backbone, tmp_path):
+    routed = architectures.router(architectures.static_model(), architectures.stacked(backbone("bert")))
+    encoder = load(architectures.saved(routed, tmp_path / "router"), 16)
+    assert [in_role(encoder, role).max_length for role in (None, Role.DOCUMENT, Role.QUERY)] == [16, 16, None]

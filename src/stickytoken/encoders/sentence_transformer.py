@@ -348,10 +348,16 @@ class SentenceTransformerEncoder(ModelEncoder):
         encoder = SentenceTransformerEncoder(
             self._model_of_all_roles,
             self.name,
-            replace(self.options, max_length=None, role=role),  # the model has its maximum length already
+            replace(self.options, max_length=None, role=role),
             precision=self._precision,
             reuse=self._reuse_limits,
         )
+        # The other route may begin with another module, which does not have the maximum length yet. If that
+        # module reads fewer tokens, or texts of any length, it stays as it is.
+        max_length = self.options.max_length
+        if max_length is not None and encoder.max_length is not None and encoder.max_length > max_length:
+            encoder._limit(max_length)
+        encoder.options = replace(encoder.options, max_length=max_length)
         if self.spec is not None:
             encoder.spec = replace(self.spec, role=role)
         return encoder
