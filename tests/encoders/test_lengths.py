@@ -180,3 +180,32 @@ def test_a_route_that_reads_any_length_has_no_longest_input(backbone, tmp_path):
     routed = architectures.router(architectures.static_model(), architectures.stacked(backbone("bert")))
     encoder = load(architectures.saved(routed, tmp_path / "router"), 16)
     assert [in_role(encoder, role).max_length for role in (None, Role.DOCUMENT, Role.QUERY)] == [16, 16, None]
+
+
+def test_a_model_that_keeps_the_end_of_a_long_text_is_refused(folder):
+    path = folder("qwen2")
+    saved_models.edit(path / "tokenizer_config.json", lambda config: config.update(truncation_side="left"))
+    with pytest.raises(ModelError, match=naming(str(path), "truncation_side", "'right'")):
+        load(path, None)
+    saved_models.edit(
+        path / "tokenizer_config.json",
+        lambda config: config.update(truncation_side="right", padding_side="left"),
+    )
+    long_text = words(2 * LONGEST)
+    library = SentenceTransformer(str(path), device="cpu")
+    encoder = load_encoder(library)
+    (cut,) = fit_texts(encoder, [long_text], 0, Insertion.IDS, "texts")
+    np.testing.assert_allclose(
+        encoder.encode_ids([cut.content.ids]), library.encode([long_text]), rtol=0, atol=1e-5
+    )
+    # A model may also be changed after it was loaded.
+    library.tokenizer.truncation_side = "left"
+    with pytest.raises(ModelError, match=naming("truncation_side")):
+        encoder.encode(["river"])
+
+
+def test_a_static_model_that_keeps_the_end_of_a_long_text_is_refused():
+    model = architectures.static_model()
+    model.tokenizer.enable_truncation(30, direction="left")
+    with pytest.raises(ModelError, match=naming("left")):
+        load_encoder(model)

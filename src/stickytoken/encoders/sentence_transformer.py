@@ -173,6 +173,12 @@ class SentenceTransformerEncoder(ModelEncoder):
             raise ModelError(f"{self.name!r} has no usable tokenizer: {error}") from error
         self.entries_tokenizer = self.own_tokenizer  # entries are encoded like any other text
         self.max_length = self._find_max_length()
+        if self.max_length is not None and self._find_truncation_side() == "left":
+            raise ModelError(
+                f"{self.name!r} keeps the end of a long text, because its tokenizer truncates on the left: "
+                "load it as a SentenceTransformer, let the tokenizer truncate on the right instead "
+                "(tokenizer.truncation_side = 'right'), and pass or save that model"
+            )
         self.template = read_template(self.model, self.own_tokenizer, self.prompt, self.max_length, self.name)
         self._rows = table_rows(self.model)
         self.own_tokenizer.rows = self._rows
@@ -190,6 +196,14 @@ class SentenceTransformerEncoder(ModelEncoder):
         # A tokenizer without a limit may declare a huge number.
         real_limits = [int(limit) for limit in limits if limit is not None and limit < NO_LIMIT]
         return min(real_limits, default=None)
+
+    def _find_truncation_side(self) -> str:
+        # On which side the model cuts long texts; texts are cut on the right everywhere here.
+        tokenizer = self.model.tokenizer
+        truncation = getattr(tokenizer, "truncation", None)  # of the tokenizers library
+        if truncation:
+            return str(truncation["direction"])
+        return str(getattr(tokenizer, "truncation_side", "right"))
 
     def _find_task_limit(self) -> int | None:
         # A module may have limits for queries and documents, in attributes such as `query_length`.
@@ -212,6 +226,7 @@ class SentenceTransformerEncoder(ModelEncoder):
             model.truncate_dim,
             table_rows(model),
             *self._find_processing_limits(),
+            self._find_truncation_side(),
         )
         # Faster ways to compute, and the dimension, depend on the chain of modules and on the pooling.
         for module in model:
