@@ -377,6 +377,12 @@ def _require_usable_model(model: SentenceTransformer, spec: EncoderSpec, name: s
         raise InputError(
             f"{name} is guarded, so copies of a token would not reach the model: pass its attribute unguarded"
         )
+    for method in ("encode", "encode_query", "encode_document"):
+        if _replaces_method(model, method):
+            raise ModelError(
+                f"{name} is a {type(model).__name__} with its own {method}, which token ids would bypass: to "
+                f"measure texts, pass the function model.{method} and tokenizer=model.tokenizer"
+            )
     device = spec.device
     # Only the types of the devices are compared, because "cuda" may mean "cuda:1".
     if device is not None and str(model.device).split(":")[0] != device.split(":")[0]:
@@ -388,6 +394,14 @@ def _require_usable_model(model: SentenceTransformer, spec: EncoderSpec, name: s
             f"revision {spec.revision!r} cannot be used, since {name} is already loaded: leave out the "
             "revision"
         )
+
+
+def _replaces_method(model: SentenceTransformer, method: str) -> bool:
+    # Whether a subclass, or the object itself, has another method than SentenceTransformer.
+    from sentence_transformers import SentenceTransformer
+
+    function = getattr(getattr(model, method), "__func__", None)
+    return function is not getattr(SentenceTransformer, method)
 
 
 def _refuse_prompt_options(options: Prompting, name: str) -> None:

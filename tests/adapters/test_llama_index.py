@@ -29,7 +29,9 @@ def nodes():
         Document(id_="3", text="a [SEP] stone", excluded_embed_metadata_keys=["file"]),
         Node(
             id_="4",
-            text_resource=MediaResource(text="[SEP] one", mimetype="text/html"),
+            text_resource=MediaResource(
+                text="[SEP] one", mimetype="text/html", embeddings={"dense": [1.0], "sparse": [2.0]}
+            ),
             image_resource=MediaResource(url=picture),
         ),
         schema.IndexNode(id_="5", text="two [SEP]", index_id="other"),
@@ -51,6 +53,7 @@ def test_nodes_are_cleaned_with_all_else_that_they_hold(nodes, cleaner):
     assert cleaned[1].relationships == nodes[1].relationships
     assert (cleaned[1].start_char_idx, cleaned[1].embedding) == (5, None)
     assert cleaned[3].text_resource.mimetype == "text/html"
+    assert cleaned[3].text_resource.embeddings is None
     assert cleaned[3].image_resource == nodes[3].image_resource
     assert cleaned[4].index_id == "other"
     assert all(cleaned[index] is nodes[index] for index in (0, 5, 6))
@@ -81,7 +84,9 @@ def test_it_is_serialised_with_the_whole_cleaner(nodes, cleaner):
 
 
 def test_a_node_whose_text_stays_keeps_its_vector(cleaner):
-    node = Document(text="very very very very good", embedding=[1.0])
+    resource = MediaResource(text="very very very very good", embeddings={"dense": [2.0]})
+    node = Document(text_resource=resource, embedding=[1.0])
     (left,) = StickyTokenCleaner(cleaner=cleaner)([node])
     assert (left.text, left.embedding) == (node.text, [1.0])
+    assert left.text_resource.embeddings == {"dense": [2.0]}
     assert left.metadata["stickytoken"] == "1 repetition left"

@@ -9,7 +9,10 @@ import tiny
 import tiny_architectures as architectures
 from naming import naming
 from stickytoken import load_encoder
+from stickytoken.encoders.fitting import fit_texts
+from stickytoken.encoders.roles import Role, in_role
 from stickytoken.errors import EncodingError, InputError, ModelError
+from stickytoken.insertion import Insertion
 
 LONGEST = architectures.MAX_LENGTH
 KNOWN = [word for word in tiny.WORDS if len(word) > 1]
@@ -136,3 +139,73 @@ def test_a_shorter_longest_input_needs_room_for_a_text_and_changes_no_vector_but
     assert np.array_equal(short.encode(["river"]), whole_encoder.encode(["river"]))
     assert (short.identify().max_length, whole_encoder.identify().max_length) == (3, LONGEST)
     assert short.identify() != whole_encoder.identify()
+
+
+@pytest.mark.parametrize("kind", ["text", "common"])
+def test_a_limit_for_the_tokenizer_alone_is_that_of_the_model(kind, folder):
+    path = folder("bert")
+    settings = {"processing_kwargs": {kind: {"max_length": 16}}}
+    saved_models.edit(path / "sentence_bert_config.json", lambda config: config.update(settings))
+    library = SentenceTransformer(str(path), device="cpu")
+    encoder = load(path, None)
+    assert encoder.identify().max_length == 16
+    (cut,) = fit_texts(encoder, [words(40)], 0, Insertion.TEXT, "texts")
+    np.testing.assert_allclose(encoder.encode([cut.text]), library.encode([words(40)]), rtol=0, atol=1e-5)
+    with pytest.raises(EncodingError, match=naming(17, 16)):
+        encoder.encode([words(15)])
+    encoder.model[0].processing_kwargs = {kind: {"max_length": 12}}
+    with pytest.raises(EncodingError, match=naming(13, 12)):
+        encoder.encode([words(11)])
+
+
+@pytest.mark.parametrize("route", [None, "document"])
+def test_a_longest_input_holds_for_each_route(route, backbone, tmp_path):
+    mean, cls = (architectures.stacked(backbone("bert"), pooling=pooling) for pooling in ("mean", "cls"))
+    path = architectures.saved(architectures.router(mean, cls), tmp_path / "router")
+    encoder = load(path, 16, route=route)
+    # The encoder of queries is made from that of documents, too, as in a run.
+    of_documents = in_role(encoder, Role.DOCUMENT)
+    for each in (encoder, of_documents, in_role(encoder, Role.QUERY), in_role(of_documents, Role.QUERY)):
+        assert each.identify().max_length == 16
+        with pytest.raises(EncodingError, match=naming(17, 16)):
+            each.encode([words(15)])
+    library = SentenceTransformer(str(path), device="cpu")
+    queries = in_role(of_documents, Role.QUERY)
+    np.testing.assert_allclose(
+        queries.encode([words(14)]), library.encode_query([words(14)]), rtol=0, atol=1e-5
+    )
+
+
+def test_a_route_that_reads_any_length_has_no_longest_input(backbone, tmp_path):
+    routed = architectures.router(architectures.static_model(), architectures.stacked(backbone("bert")))
+    encoder = load(architectures.saved(routed, tmp_path / "router"), 16)
+    assert [in_role(encoder, role).max_length for role in (None, Role.DOCUMENT, Role.QUERY)] == [16, 16, None]
+
+
+def test_a_model_that_keeps_the_end_of_a_long_text_is_refused(folder):
+    path = folder("qwen2")
+    saved_models.edit(path / "tokenizer_config.json", lambda config: config.update(truncation_side="left"))
+    with pytest.raises(ModelError, match=naming(str(path), "truncation_side", "'right'")):
+        load(path, None)
+    saved_models.edit(
+        path / "tokenizer_config.json",
+        lambda config: config.update(truncation_side="right", padding_side="left"),
+    )
+    long_text = words(2 * LONGEST)
+    library = SentenceTransformer(str(path), device="cpu")
+    encoder = load_encoder(library)
+    (cut,) = fit_texts(encoder, [long_text], 0, Insertion.IDS, "texts")
+    np.testing.assert_allclose(
+        encoder.encode_ids([cut.content.ids]), library.encode([long_text]), rtol=0, atol=1e-5
+    )
+    # A model may also be changed after it was loaded.
+    library.tokenizer.truncation_side = "left"
+    with pytest.raises(ModelError, match=naming("truncation_side")):
+        encoder.encode(["river"])
+
+
+def test_a_static_model_that_keeps_the_end_of_a_long_text_is_refused():
+    model = architectures.static_model()
+    model.tokenizer.enable_truncation(30, direction="left")
+    with pytest.raises(ModelError, match=naming("left")):
+        load_encoder(model)

@@ -1,9 +1,12 @@
 """One reading of text everywhere: that of the tokenizer as sentence-transformers sets it up."""
 
 import json
+from itertools import groupby
 
+import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Transformer
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import CLIPTokenizer, PreTrainedTokenizerFast
 
@@ -159,3 +162,46 @@ def test_a_prompt_that_a_chat_template_puts_apart_is_named(tmp_path):
         pytest.skip("this release of sentence-transformers reads the model as plain text")
     with pytest.raises(ModelError, match=naming("'the song: '", "chat template")):
         load_encoder(model, prompt="the song: ")
+
+
+class DroppingTransformer(Transformer):
+    def preprocess(self, inputs, prompt=None, **options):
+        return super().preprocess([text.replace("[MASK]", "") for text in inputs], prompt=prompt, **options)
+
+
+class DroppingModel(SentenceTransformer):
+    def preprocess(self, inputs, prompt=None, **options):
+        return super().preprocess([text.replace("[MASK]", "") for text in inputs], prompt=prompt, **options)
+
+
+class ShorteningModel(SentenceTransformer):
+    """Reads each word of a row of equal ones once."""
+
+    def preprocess(self, inputs, prompt=None, **options):
+        texts = [" ".join(word for word, _ in groupby(text.split())) for text in inputs]
+        return super().preprocess(texts, prompt=prompt, **options)
+
+
+@pytest.mark.parametrize("prompt", ["", "the song: "])
+@pytest.mark.parametrize("own_class", [DroppingTransformer, DroppingModel, ShorteningModel])
+def test_a_model_that_rewrites_some_texts_is_refused(own_class, prompt, tmp_path):
+    model = SentenceTransformer(str(saved_model(tmp_path)), device="cpu")
+    own = model[0] if issubclass(own_class, Transformer) else model
+    own.__class__ = own_class
+    with pytest.raises(ModelError, match=naming("tokens of the text")):
+        load_encoder(model, prompt=prompt)
+
+
+@pytest.mark.parametrize("method", ["encode", "encode_query", "encode_document"])
+def test_a_model_with_a_method_of_its_own_is_refused_and_its_function_is_read(method, tmp_path):
+    def drop_special(self, texts, **options):
+        cleaned_texts = [text.replace("[MASK]", "") for text in texts]
+        return getattr(SentenceTransformer, method)(self, cleaned_texts, **options)
+
+    model = SentenceTransformer(str(saved_model(tmp_path)), device="cpu")
+    model.__class__ = type("Own", (SentenceTransformer,), {method: drop_special})
+    with pytest.raises(ModelError, match=naming("Own", method, "tokenizer")):
+        load_encoder(model)
+    encoder = load_encoder(getattr(model, method), tokenizer=model.tokenizer)
+    with_copies, without = encoder.encode(["[MASK] [MASK] the river", "the river"])
+    assert np.allclose(with_copies, without, rtol=0, atol=1e-6)

@@ -15,7 +15,9 @@ import tiny
 import tiny_architectures as architectures
 from naming import naming, says
 from stickytoken import detect, load_encoder, load_tokenizer, open_run
-from stickytoken.errors import InputError
+from stickytoken.encoders.compute.batches import worker_count
+from stickytoken.encoders.roles import Role, in_role
+from stickytoken.errors import InputError, ModelError
 
 TEXTS = ["the old river sings", "a bird", "stone under a tree"]
 CLOSE = {"rtol": 0, "atol": 1e-5}
@@ -189,3 +191,58 @@ def test_a_route_is_read_after_a_layer(two_tokenizers):
     )
     document_encoder = load_encoder(two_tokenizers, device="cpu", route="document")
     assert not np.allclose(encoder.encode(TEXTS), document_encoder.encode(TEXTS))
+
+
+class Centred(SentenceTransformer):
+    """Subtracts a centre that is kept in an attribute."""
+
+    def forward(self, inputs, **options):
+        features = super().forward(inputs, **options)
+        features["sentence_embedding"] = features["sentence_embedding"] - self.centre
+        return features
+
+
+def center_output(model, inputs, features):
+    return features | {"sentence_embedding": features["sentence_embedding"] - 1}
+
+
+def with_hook(model):
+    model.register_forward_hook(center_output)
+    return model
+
+
+def with_class(model):
+    model.__class__ = Centred
+    model.centre = 1
+    return model
+
+
+@pytest.mark.parametrize("change", [with_hook, with_class])
+@pytest.mark.parametrize("kind", ["router", "prompts"])
+def test_each_role_keeps_hooks_and_class_of_the_model(kind, change, backbone):
+    mean, cls = (architectures.stacked(backbone("bert"), pooling=pooling) for pooling in ("mean", "cls"))
+    library = mean
+    if kind == "router":
+        library = architectures.router(mean, cls)
+    library.prompts = {"query": "song: ", "document": ""}
+    plain = library.encode_document(TEXTS)
+    library = change(library)
+    np.testing.assert_allclose(library.encode_document(TEXTS), plain - 1, **CLOSE)
+    encoder = load_encoder(library)
+    for role, encode in (
+        (Role.QUERY, library.encode_query),
+        (Role.DOCUMENT, library.encode_document),
+        (None, library.encode),
+    ):
+        np.testing.assert_allclose(in_role(encoder, role).encode(TEXTS), encode(TEXTS), **CLOSE)
+    assert worker_count(in_role(encoder, Role.QUERY).model) == 1
+
+
+@pytest.mark.parametrize("method", ["forward", "preprocess"])
+def test_a_method_replaced_on_the_object_is_refused_with_a_route(method, backbone):
+    library = architectures.stacked(backbone("bert"), prompts={"query": "song: "})
+    setattr(library, method, getattr(library, method))
+    encoder = load_encoder(library)
+    np.testing.assert_allclose(encoder.encode(TEXTS), library.encode(TEXTS), **CLOSE)
+    with pytest.raises(ModelError, match=naming(method, "subclass")):
+        in_role(encoder, Role.QUERY)

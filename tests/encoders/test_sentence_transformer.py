@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.modules import Dense
+from sentence_transformers.base.modules import Dense, Normalize
 from sentence_transformers.sentence_transformer.modules import BoW, Pooling, WordEmbeddings
 from sentence_transformers.sentence_transformer.modules.tokenizer import WhitespaceTokenizer
 from tokenizers import normalizers
@@ -19,6 +19,7 @@ import tiny_architectures as architectures
 from naming import naming
 from stickytoken import load_encoder
 from stickytoken.encoders.compute import computing, weights_fingerprint
+from stickytoken.encoders.roles import Role, in_role
 from stickytoken.errors import EncodingError, ModelError, StickyTokenError
 from stickytoken.inspection import inspector_of
 from stickytoken.machine import Precision
@@ -262,6 +263,33 @@ def test_longest_input_prompt_and_width_are_followed(backbone):
     assert len(set(identities)) == 5
     assert (encoder.max_length, encoder.prompt, encoder.dimension) == (20, "a bird: ", 8)
     assert (fixed.identify().prompt, fixed.identify().dimension) == ("mend: ", 8)
+
+
+POOLING_CHANGES = {
+    "another mode": lambda model: setattr(model[1], "pooling_mode", "weightedmean"),
+    "several modes": lambda model: setattr(model[1], "pooling_mode", ("cls", "mean")),
+    "no prompt": lambda model: model.set_pooling_include_prompt(False),
+    "another module": lambda model: model.__setitem__(1, Pooling(32, pooling_mode="max")),
+    "a module more": lambda model: model.append(Normalize()),
+}
+
+
+@pytest.mark.parametrize("change", POOLING_CHANGES.values(), ids=list(POOLING_CHANGES))
+@pytest.mark.parametrize(("name", "pooling"), [("bert", "cls"), ("qwen2", "lasttoken"), ("bert", "mean")])
+@pytest.mark.parametrize("role", [None, Role.QUERY])
+def test_changes_of_the_pooling_are_followed(name, pooling, role, change, backbone):
+    model = architectures.stacked(
+        backbone(name), pooling=pooling, prompts={"query": "the song: "}, default_prompt_name="query"
+    )
+    encoder = in_role(load_encoder(model), role)
+    # Copies behind the same text, so that a common prefix is computed only once.
+    texts = [f"{text} {' '.join([word] * count)}" for text in TEXTS[:3] for word in "ab" for count in (4, 8)]
+    before = encoder.identify()
+    np.testing.assert_allclose(encoder.encode(texts), model.encode(texts, batch_size=1), **CLOSE)
+    change(model)
+    np.testing.assert_allclose(encoder.encode(texts), model.encode(texts, batch_size=1), **CLOSE)
+    assert encoder.dimension == len(model.encode("river"))
+    assert encoder.identify() == in_role(load_encoder(model), role).identify() != before
 
 
 USES = {

@@ -26,7 +26,7 @@ _AnyCleaner = Annotated[
 class StickyTokenCleaner(schema.TransformComponent):
     """Cleans the text of LlamaIndex nodes; ids and relationships do not change.
 
-    A node whose text changes loses its embedding, because the embedding belongs to the old text.
+    A node whose text changes loses its embeddings, because they belong to the old text.
 
     Attributes:
         cleaner: A cleaner, or anything that `open_cleaner` accepts.
@@ -55,9 +55,10 @@ class StickyTokenCleaner(schema.TransformComponent):
         copied = node.model_copy()
         if text != before:
             copied.embedding = None
-            # Replace only the text of the resource, and preserve its other fields.
+            # Replace only the text of the resource and its vectors, and preserve its other fields.
             if isinstance(copied, schema.Node) and copied.text_resource is not None:
-                copied.text_resource = copied.text_resource.model_copy(update={"text": text})
+                changes = {"text": text, "embeddings": None}
+                copied.text_resource = copied.text_resource.model_copy(update=changes)
             else:
                 copied.set_content(text)
         if self.note is not None:

@@ -42,8 +42,8 @@ class ModelEncoder(ABC):
     The encoder caches what it reads from the model (tokenizer, special tokens, lengths) and what depends on
     the weights (dimension, encoders at lower precisions, whether faster ways to compute are exact). Every
     call of `encode` checks for changes that are cheap to detect: addresses and versions of the weights, the
-    size of the vocabulary, the prompt and the maximum input length. `identify`, which every run calls,
-    detects all changes to the model that can change the vectors.
+    size of the vocabulary, the prompt, the maximum input length and the pooling. `identify`, which every run
+    calls, detects all changes to the model that can change the vectors.
 
     Attributes:
         user_tokenizer: the tokenizer that the user's model has now.

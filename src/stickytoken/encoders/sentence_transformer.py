@@ -172,8 +172,14 @@ class SentenceTransformerEncoder(ModelEncoder):
         except ModelError as error:
             raise ModelError(f"{self.name!r} has no usable tokenizer: {error}") from error
         self.entries_tokenizer = self.own_tokenizer  # entries are encoded like any other text
-        self.template = read_template(self.model, self.own_tokenizer, self.prompt, self.name)
         self.max_length = self._find_max_length()
+        if self.max_length is not None and self._find_truncation_side() == "left":
+            raise ModelError(
+                f"{self.name!r} keeps the end of a long text, because its tokenizer truncates on the left: "
+                "load it as a SentenceTransformer, let the tokenizer truncate on the right instead "
+                "(tokenizer.truncation_side = 'right'), and pass or save that model"
+            )
+        self.template = read_template(self.model, self.own_tokenizer, self.prompt, self.max_length, self.name)
         self._rows = table_rows(self.model)
         self.own_tokenizer.rows = self._rows
         self._runner = batches.BatchRunner(self.model, self.template, self.name, self.options.token_budget)
@@ -184,11 +190,20 @@ class SentenceTransformerEncoder(ModelEncoder):
             self.model.max_seq_length,
             truncation["max_length"] if truncation else None,
             self._find_task_limit(),
+            *self._find_processing_limits(),
             *find_learned_positions(self.model),
         ]
         # A tokenizer without a limit may declare a huge number.
         real_limits = [int(limit) for limit in limits if limit is not None and limit < NO_LIMIT]
         return min(real_limits, default=None)
+
+    def _find_truncation_side(self) -> str:
+        # On which side the model cuts long texts; texts are cut on the right everywhere here.
+        tokenizer = self.model.tokenizer
+        truncation = getattr(tokenizer, "truncation", None)  # of the tokenizers library
+        if truncation:
+            return str(truncation["direction"])
+        return str(getattr(tokenizer, "truncation_side", "right"))
 
     def _find_task_limit(self) -> int | None:
         # A module may have limits for queries and documents, in attributes such as `query_length`.
@@ -196,6 +211,11 @@ class SentenceTransformerEncoder(ModelEncoder):
             return None
         limit: int | None = getattr(self.model[0], f"{self.route.task}_length", None)
         return limit
+
+    def _find_processing_limits(self) -> list[int | None]:
+        # The first module may pass limits of its own to the tokenizer, of texts and of all kinds of inputs.
+        processing: Any = getattr(self.model[0], "processing_kwargs", None) or {}
+        return [processing.get(kind, {}).get("max_length") for kind in ("text", "common")]
 
     def _settings(self) -> tuple[object, ...]:
         # If one of these settings changes, the user has changed the model, and `_configure` reads it again.
@@ -205,11 +225,18 @@ class SentenceTransformerEncoder(ModelEncoder):
             model.max_seq_length,
             model.truncate_dim,
             table_rows(model),
+            *self._find_processing_limits(),
+            self._find_truncation_side(),
         )
+        # Faster ways to compute, and the dimension, depend on the chain of modules and on the pooling.
+        for module in model:
+            pooling = (getattr(module, "pooling_mode", None), getattr(module, "include_prompt", None))
+            settings += (id(module), *pooling)
         users_model = self._routed_from
         if users_model is not None:  # `self.model` is a copy, which doesn't show changes of the user's model
             prompts = tuple(users_model.prompts.items())
             settings += (users_model.default_prompt_name, prompts, users_model.truncate_dim)
+            settings += tuple(id(module) for module in users_model)
         return settings
 
     def _copy(self) -> Self:
@@ -336,10 +363,16 @@ class SentenceTransformerEncoder(ModelEncoder):
         encoder = SentenceTransformerEncoder(
             self._model_of_all_roles,
             self.name,
-            replace(self.options, max_length=None, role=role),  # the model has its maximum length already
+            replace(self.options, max_length=None, role=role),
             precision=self._precision,
             reuse=self._reuse_limits,
         )
+        # The other route may begin with another module, which does not have the maximum length yet. If that
+        # module reads fewer tokens, or texts of any length, it stays as it is.
+        max_length = self.options.max_length
+        if max_length is not None and encoder.max_length is not None and encoder.max_length > max_length:
+            encoder._limit(max_length)
+        encoder.options = replace(encoder.options, max_length=max_length)
         if self.spec is not None:
             encoder.spec = replace(self.spec, role=role)
         return encoder

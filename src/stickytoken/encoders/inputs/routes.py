@@ -6,9 +6,11 @@ so `follow_route` returns a model that contains only the modules of the chosen r
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Any
+from functools import cache
+from typing import Any, cast
 
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Router
@@ -75,7 +77,7 @@ def follow_route(model: SentenceTransformer, route: str | None, name: str) -> Se
 
     Raises:
         InputError: The model does not have the named route, or no route is named and it has no default.
-        ModelError: The route contains no modules.
+        ModelError: The route contains no modules, or a method of the model was replaced on the object.
     """
     if isinstance(model, RoutedModel):
         return model
@@ -99,7 +101,9 @@ def follow_route(model: SentenceTransformer, route: str | None, name: str) -> Se
     distinct_choices = tuple(dict.fromkeys(choices))
     # If the model has several Routers, the route in the first of them is reported. The named route is also
     # passed to the modules as the task, as `encode_query` and `encode_document` do.
-    return _make_routed_model(model, modules, route=routes_taken[0], task=route, choices=distinct_choices)
+    return _make_routed_model(
+        model, modules, name, route=routes_taken[0], task=route, choices=distinct_choices
+    )
 
 
 def has_roles(model: SentenceTransformer, name: str) -> bool:
@@ -189,22 +193,30 @@ def _copy_for_task(model: SentenceTransformer, task: str, name: str) -> RoutedMo
         raise InputError(f"{name} has no route {task!r}: use {Role.QUERY} or {Role.DOCUMENT}")
     all_modules = OrderedDict(model.named_children())
     roles = tuple(Role)  # the tasks that a user could name instead
-    return _make_routed_model(model, all_modules, route=task, task=task, choices=roles)
+    return _make_routed_model(model, all_modules, name, route=task, task=task, choices=roles)
 
 
 def _make_routed_model(
     model: SentenceTransformer,
     modules: OrderedDict[str, Any],
+    name: str,
     *,
     route: str,
     task: str | None,
     choices: tuple[str, ...],
 ) -> RoutedModel:
-    """Return a `RoutedModel` with the modules of one route and the other settings of the user's model.
+    """Return a `RoutedModel` with the modules of one route, and whatever else the user's model has.
 
+    Its hooks and settings stay, and so does what its class computes.
     If the user's model has a prompt for the task, this prompt becomes the default prompt. If the prompt for
     the task is empty, the result has no default prompt.
     """
+    for method in ("forward", "preprocess"):
+        if method in vars(model):  # bound to the user's model, so it would take the route of that model
+            raise ModelError(
+                f"{name}: its method {method} was replaced on the object, and would be lost for queries and "
+                "documents: override it in a subclass of SentenceTransformer"
+            )
     default_prompt = model.default_prompt_name
     names_of_task = [
         prompt_name for prompt_name in _PROMPTS.get(task or "", ()) if prompt_name in model.prompts
@@ -212,24 +224,24 @@ def _make_routed_model(
     if names_of_task:  # `encode_query` prefers the task's prompt, even an empty one, to the default prompt
         name_of_task = names_of_task[0]
         default_prompt = name_of_task if model.prompts[name_of_task] else None
-    prompts: dict[str, Any] = model.prompts
-    named_modules: Any = modules  # the library accepts an OrderedDict, but its annotation says list
-    routed = RoutedModel(
-        modules=named_modules,
-        device=str(model.device),
-        prompts=prompts,
-        similarity_fn_name=model.similarity_fn_name,
-        truncate_dim=model.truncate_dim,
-    )
-    # Set here, because the library would log a message about a default prompt that is passed.
+    routed: Any = copy.copy(model)
+    routed.__class__ = _make_routed_class(type(model))
+    routed._modules = modules  # torch has no public way to replace the modules and keep their names
     routed.default_prompt_name = default_prompt
-    routed.module_kwargs = model.module_kwargs
     routed.route = route
     routed.task = task
     routed.task_matters = task is not None and _reads_tasks(routed)
     routed.other_routes = tuple(choice for choice in choices if choice not in (route, task))
-    routed.train(model.training)
-    return routed
+    return cast("RoutedModel", routed)
+
+
+@cache
+def _make_routed_class(model_class: type[SentenceTransformer]) -> type[RoutedModel]:
+    if model_class is SentenceTransformer:
+        return RoutedModel
+    # `__module__` is that of the user's class: the class may keep state, so its batches must run one by one.
+    attributes = {"__doc__": RoutedModel.__doc__, "__module__": model_class.__module__}
+    return type(f"Routed{model_class.__name__}", (RoutedModel, model_class), attributes)
 
 
 def _reads_tasks(model: SentenceTransformer) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,17 @@ _SAMPLES = ("The cat sat on a warm stone.", "Trains leave at noon")
 _SHORT_SAMPLES = ("a", "to")
 # `_SAMPLES` are used only if they leave this many tokens for special tokens.
 _ROOM = 8
+# Texts with something that a model's own code may remove or rewrite before it tokenizes them.
+_HOSTILE_SAMPLES = (
+    "two  spaces, a\ttab\nand a line",
+    "LOUD Words",
+    "the river river river river river river sings",
+    "see https://example.org/a?b=c or me@example.org now",
+    "a <b>bold</b> word &amp; {a} #sign",
+    "caf\u00e9 cafe\u0301 \u201cquoted\u201d 🙂 now",
+)
+# At most about this many special tokens are tried as text.
+_TRIED_SPECIALS = 64
 # Maximum number of characters that a message quotes from another library's error.
 _SHOWN_REASON = 300
 # Names of the module inputs that are the same for all texts.
@@ -71,35 +83,58 @@ class InputTemplate:
 
 
 def read_template(
-    model: SentenceTransformer, tokenizer: HuggingFaceTokenizer, prompt: str, name: str
+    model: SentenceTransformer,
+    tokenizer: HuggingFaceTokenizer,
+    prompt: str,
+    max_length: int | None,
+    name: str,
 ) -> InputTemplate:
-    """Return the template of a model, derived from its preprocessing of two sample texts.
+    """Return the template of a model, derived from its preprocessing of sample texts.
 
     Args:
         model: the model.
-        tokenizer: a tokenizer that encodes every text to the same content ids as the model.
+        tokenizer: the model's tokenizer, which must encode texts to the content ids that the model reads.
         prompt: text put before every input.
+        max_length: number of tokens that the model reads; None if there is no limit.
         name: name of the model, for messages.
 
     Raises:
         ModelError: the model cannot read text, changes the tokens of a text, adds special tokens that depend
             on the text, or reads too few tokens for the prompt.
     """
-    max_length = model.max_seq_length if model.max_seq_length is not None else math.inf
+    longest = math.inf if max_length is None else max_length
     prompted_samples = [prompt + sample for sample in _SAMPLES]
     longest_sample = max(len(ids) for ids in tokenizer.encode_many(prompted_samples))
     # Models that read only a few tokens get shorter samples, so that none is truncated.
-    samples = _SAMPLES if longest_sample + _ROOM <= max_length else _SHORT_SAMPLES
-    if len(tokenizer.encode_many([prompt])[0]) >= max_length:
+    samples = _SAMPLES if longest_sample + _ROOM <= longest else _SHORT_SAMPLES
+    if len(tokenizer.encode_many([prompt])[0]) >= longest:
         raise ModelError(f"{name}: the prompt is too long: the model reads {max_length} tokens in total")
     with tokenizer.restoring_settings():  # preprocessing changes the user's padding and truncation
-        templates = [_read_template_around(sample, model, tokenizer, prompt, name) for sample in samples]
-    if templates[0] != templates[1]:
-        raise ModelError(
-            f"{name}: the special tokens depend on the text, so token ids cannot be inserted: use another "
-            "model"
-        )
-    return templates[0]
+        template = _read_template_around(samples[0], model, tokenizer, prompt, name)
+        room = longest - template.overhead
+        for sample in (samples[1], *_choose_hostile_samples(tokenizer, prompt, room)):
+            if _read_template_around(sample, model, tokenizer, prompt, name) != template:
+                raise ModelError(
+                    f"{name}: the special tokens depend on the text, so token ids cannot be inserted: use "
+                    "another model"
+                )
+    return template
+
+
+def _choose_hostile_samples(tokenizer: HuggingFaceTokenizer, prompt: str, room: float) -> Iterator[str]:
+    """Yield the hostile texts, and texts with special tokens, that have at most ``room`` content ids."""
+    special_ids = sorted(tokenizer.special_ids | tokenizer.marked_ids)
+    step = math.ceil(len(special_ids) / _TRIED_SPECIALS) or 1
+    # The tokens with a role often come first.
+    tried_ids = dict.fromkeys(special_ids[:8] + special_ids[::step])
+    specials = tokenizer.decode_many([[token_id] for token_id in tried_ids])
+    for sample in (*_HOSTILE_SAMPLES, *(f"{special} {special} the river" for special in specials)):
+        try:
+            (content,) = tokenizer.encode_many([prompt + sample])
+        except ModelError:  # a tokenizer without a token for unknown text
+            continue
+        if 0 < len(content) <= room:
+            yield sample
 
 
 def _read_template_around(
