@@ -206,6 +206,23 @@ def findings_of(cleaned):
     return [(span.kind, span.what, span.count, span.fix) for span in cleaned.reported]
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("<p>air <s>flow</s></p>", False),  # ordinary HTML
+        ("<p>air <s>flow</s> [MASK]</p>", True),
+        ("air <s> flow", True),
+        ("`air [MASK]` flow", True),  # stays, but somebody must decide
+        ("<p>" + "<s>" * 8 + "</p>", True),
+    ],
+)
+def test_tags_of_html_are_no_reason_to_set_a_document_aside(text, expected):
+    rules = CleaningRules(specials=("<s>", "</s>", "[MASK]"))
+    for unsafe_fixes in (False, True):
+        cleaner = Cleaner(rules, unsafe_fixes=unsafe_fixes)
+        assert cleaner.would_change(cleaner.find(text)) is expected
+
+
 def test_a_document_of_one_text_is_cleaned_as_the_text():
     text = "air [SEP] able able able able flow very very very very good"
     assert clean_document(CLEANER, document_of([text]))[0] == CLEANER.clean(text)

@@ -245,6 +245,8 @@ class Cleaner:
         A document with such findings is set aside by ``clean --quarantine``.
         """
         for span in spans:
+            if span.is_html_tag:  # ordinary pages have some
+                continue
             only_breakage_keeps_it = span.fix is Fix.NONE and span.is_certain
             if self.unsafe_fixes or span.fix is Fix.SAFE or only_breakage_keeps_it:
                 return True

@@ -114,10 +114,15 @@ class Span:
     is_special: bool = False
 
     @property
+    def is_html_tag(self) -> bool:
+        """Whether the span is a special token such as ``</s>`` that stays because it may be a tag of HTML."""
+        return self.is_special and self.fix is Fix.NONE and _markup.is_formatting_tag(self.what)
+
+    @property
     def is_certain(self) -> bool:
         """Whether the span is a special token or a run of a flagged word that no ordinary text contains."""
         is_run = self.kind is SpanKind.FLAGGED and self.count >= _copies.FEWEST_CERTAIN
-        return is_run or self.is_special
+        return is_run or (self.is_special and not self.is_html_tag)
 
 
 def find_spans(text: str, rules: CleaningRules) -> list[Span]:
