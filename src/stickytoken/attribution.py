@@ -38,8 +38,9 @@ class TextPart:
     token_ids: tuple[int, ...]
     sticky: bool  # whether the run calls a token of the part sticky; False if there is no run
     # Change of the similarity when the part is deleted. None if the part is the only part of its text. Also
-    # None if `Why.grouped` merged this part from copies, and another part of either text is sticky, too.
+    # None if `Why.grouped` merged this part from copies, unless these are all sticky tokens of both texts.
     deletion: float | None
+    sticky_tokens: tuple[str, ...] = ()  # the texts of the part's tokens that the run calls sticky, in order
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +85,8 @@ class Why:
         second: The second text, divided into m parts.
         matrix: Contribution of each pair of parts, float32 of shape (n, m). The contributions sum to the
             similarity.
-        without_sticky: Cosine after the parts that the run calls sticky are deleted from both texts. None if
-            there is no run, if no part is sticky, or if a text has only sticky parts.
+        without_sticky: Cosine after the tokens that the run calls sticky are deleted from both texts. None if
+            there is no run, if no token is sticky, or if a text has only sticky tokens.
         run: Folder of the run. None if no run was passed.
         declared_similarity: The similarity function that the model declares. All similarities in this object
             are cosines, even if the model declares another function.
@@ -107,8 +108,8 @@ class Why:
 
     @property
     def sticky_count(self) -> int:
-        """Number of parts, in both texts together, that the run calls sticky."""
-        return sum(part.sticky for text in (self.first, self.second) for part in text.parts)
+        """Number of tokens, in both texts together, that the run calls sticky."""
+        return sum(len(part.sticky_tokens) for text in (self.first, self.second) for part in text.parts)
 
     def strongest(self, top: int = 10) -> list[TokenPair]:
         """Return the ``top`` pairs with the largest contributions, largest first.
@@ -137,10 +138,10 @@ class Why:
         """Return this attribution with neighbouring copies of a sticky token merged into one part.
 
         The contributions of the merged parts are summed. The ``deletion`` of a merged part is None unless the
-        merged part contains all sticky parts of both texts, because copies were deleted together only in the
-        measurement of `without_sticky`.
+        merged part consists of all sticky tokens of both texts, because copies were deleted together only in
+        the measurement of `without_sticky`.
         """
-        # How the similarity changes when all sticky parts of both texts are deleted.
+        # How the similarity changes when all sticky tokens of both texts are deleted.
         sticky_effect = None if self.without_sticky is None else self.without_sticky - self.similarity
         first_groups = _group_copies(self.first)
         second_groups = _group_copies(self.second)
@@ -239,7 +240,7 @@ def why(
         first=_measure_deletions(model, first_text, second_unit, similarity),
         second=_measure_deletions(model, second_text, first_unit, similarity),
         matrix=matrix.astype(np.float32),
-        without_sticky=_measure_similarity_without_sticky(model, first_text, second_text),
+        without_sticky=_measure_similarity_without_sticky(model, first_text, second_text, sticky_ids),
         run=None if opened is None else str(opened.path),
         declared_similarity=similarity_of(model),
     )
@@ -280,13 +281,17 @@ def _measure_deletions(model: IdEncoder, text: ReadText, other_unit: Floats, sim
     return replace(text, parts=tuple(parts_with_effects))
 
 
-def _measure_similarity_without_sticky(model: IdEncoder, first: ReadText, second: ReadText) -> float | None:
-    remainders = [_join_ids(part for part in text.parts if not part.sticky) for text in (first, second)]
-    has_sticky = any(part.sticky for text in (first, second) for part in text.parts)
-    has_empty_remainder = not all(remainders)
+def _measure_similarity_without_sticky(
+    model: IdEncoder, first: ReadText, second: ReadText, sticky_ids: frozenset[int]
+) -> float | None:
+    # Deletes tokens and not parts: a part may be a span that also has ordinary words.
+    first_remainder = [token_id for token_id in first.ids if token_id not in sticky_ids]
+    second_remainder = [token_id for token_id in second.ids if token_id not in sticky_ids]
+    has_sticky = not sticky_ids.isdisjoint(first.ids + second.ids)
+    has_empty_remainder = not first_remainder or not second_remainder
     if not has_sticky or has_empty_remainder:
         return None
-    first_unit, second_unit = exact_unit_vectors(model.encode_ids(remainders))
+    first_unit, second_unit = exact_unit_vectors(model.encode_ids([first_remainder, second_remainder]))
     return float(first_unit @ second_unit)
 
 
@@ -316,11 +321,14 @@ def _divide_text(encoder: IdEncoder, text: str, sticky_ids: frozenset[int], *, w
     pieces = _take_first_ids(pieces, read_count)
     if len(pieces) > _MAX_PARTS:
         pieces = _join_to_spans(pieces)
+    names = _name_pieces(encoder, pieces)
     parts = []
-    for piece, decoded in zip(pieces, encoder.tokenizer.decode_many(pieces), strict=True):
-        name = _name_piece(piece, decoded, encoder.tokenizer.entries)
-        has_sticky_token = not sticky_ids.isdisjoint(piece)
-        parts.append(TextPart(name, piece, sticky=has_sticky_token, deletion=None))
+    for name, piece in zip(names, pieces, strict=True):
+        sticky_pieces = [(token_id,) for token_id in piece if token_id in sticky_ids]
+        sticky_tokens = tuple(_name_pieces(encoder, sticky_pieces))
+        parts.append(
+            TextPart(name, piece, sticky=bool(sticky_tokens), deletion=None, sticky_tokens=sticky_tokens)
+        )
     return ReadText(text, tuple(parts), left_out=len(ids) - read_count)
 
 
@@ -344,6 +352,12 @@ def _join_to_spans(pieces: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
         pieces_of_span = [pieces[index] for index in indices]
         spans.append(tuple(chain.from_iterable(pieces_of_span)))
     return spans
+
+
+def _name_pieces(encoder: IdEncoder, pieces: Sequence[tuple[int, ...]]) -> list[str]:
+    decoded = encoder.tokenizer.decode_many(pieces)
+    entries = encoder.tokenizer.entries
+    return [_name_piece(piece, text, entries) for piece, text in zip(pieces, decoded, strict=True)]
 
 
 def _name_piece(piece: tuple[int, ...], decoded: str, entries: Mapping[int, str]) -> str:
@@ -374,7 +388,7 @@ def _merge_copies(
 ) -> ReadText:
     """Return the text with each group of copies merged into one part.
 
-    Deleting all sticky parts of both texts, which are ``sticky_count`` parts, changes the cosine by
+    Deleting all sticky tokens of both texts, which are ``sticky_count``, changes the cosine by
     ``sticky_effect``.
     """
     parts = []
@@ -383,9 +397,12 @@ def _merge_copies(
         count = len(group)
         if count > 1:  # only copies of a sticky token are grouped
             name = f"{part.text} \N{MULTIPLICATION SIGN}{count}"
-            # The effect of deleting the copies is known only if they are all sticky parts of both texts.
-            deletion = sticky_effect if count == sticky_count else None
-            part = TextPart(name, part.token_ids * count, sticky=True, deletion=deletion)
+            token_ids = part.token_ids * count
+            sticky_tokens = part.sticky_tokens * count
+            # The effect of deleting the copies is known only if they are all sticky tokens of both texts.
+            is_all_that_is_sticky = len(token_ids) == len(sticky_tokens) == sticky_count
+            deletion = sticky_effect if is_all_that_is_sticky else None
+            part = TextPart(name, token_ids, sticky=True, deletion=deletion, sticky_tokens=sticky_tokens)
         parts.append(part)
     return replace(text, parts=tuple(parts))
 
@@ -432,7 +449,7 @@ def _describe_cause(result: Why, pairs: Sequence[TokenPair]) -> str:
     if result.run is None:
         return _describe_recurring_part(result, pairs) or strongest
     all_parts = [*result.first.parts, *result.second.parts]
-    sticky_texts = Counter(part.text for part in all_parts if part.sticky)
+    sticky_texts = Counter(name for part in all_parts for name in part.sticky_tokens)
     if not sticky_texts:
         return f"Neither text has a token that the run calls sticky. {strongest}"
     names = ", ".join(repr(name) for name, _ in sticky_texts.most_common(_NAMED_TOKENS))

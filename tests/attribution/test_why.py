@@ -158,6 +158,21 @@ def test_sticky_tokens_of_the_run_are_marked_and_deleted(planted_run, planted_fo
         why(architectures.static_model(), FIRST, SECOND, run=planted_run)
 
 
+def test_words_in_one_span_with_a_sticky_token_are_not_deleted(planted_run, planted_folder):
+    encoder = load_encoder(planted_folder)
+    sticky = open_run(planted_run).sticky["token_id"].to_list()
+    text = f"{LONG} {planted.PLANTED} " * 6
+    explanation = why(encoder, text, SECOND, run=planted_run)
+    assert len(explanation.first.parts) < len(explanation.first.ids)  # the parts are spans
+    other_ids = [token_id for token_id in ids_of(encoder, text) if token_id not in sticky]
+    sticky_count = len(explanation.first.ids) - len(other_ids)
+    other = unit_vector(encoder, ids_of(encoder, SECOND))
+    assert explanation.without_sticky == pytest.approx(unit_vector(encoder, other_ids) @ other, abs=1e-6)
+    last_sentence = summary(explanation)[-1]
+    assert f" {planted.PLANTED!r}" in last_sentence
+    assert f"these {sticky_count} tokens, the cosine is {explanation.without_sticky:.3f}" in last_sentence
+
+
 @pytest.mark.parametrize(
     ("second", "options", "kind", "saying"),
     [
@@ -208,10 +223,11 @@ def test_copies_of_a_sticky_token_are_one_part_to_a_reader(encoder, again):
     explanation = why(encoder, "the river sings" + " bridge" * 3, second, words=True)
 
     def marked(text, token):
-        return replace(
-            text,
-            parts=tuple(replace(token_part, sticky=token_part.text == token) for token_part in text.parts),
-        )
+        parts = []
+        for part in text.parts:
+            sticky_tokens = (token,) * len(part.token_ids) if part.text == token else ()
+            parts.append(replace(part, sticky=bool(sticky_tokens), sticky_tokens=sticky_tokens))
+        return replace(text, parts=tuple(parts))
 
     texts = {"first": marked(explanation.first, "bridge"), "second": marked(explanation.second, "mends")}
     explanation = replace(explanation, **texts, without_sticky=explanation.similarity - 0.25)

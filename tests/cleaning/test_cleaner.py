@@ -24,6 +24,7 @@ from stickytoken.cleaning.files import clean_document
 from stickytoken.cleaning.rules import rules_of_run
 from stickytoken.cli.app import app
 from stickytoken.data.documents import Document
+from stickytoken.data.rewriting import cut
 from stickytoken.errors import InputError, RunError
 from stickytoken.settings.reading import Columns
 
@@ -175,14 +176,11 @@ def test_findings_say_how_sure_they_are():
 )
 @settings(max_examples=160)
 def test_texts_that_are_one_document_are_cleaned_as_one(parts, template):
-    columns = Columns(template=template)
-    texts = {str(number): part for number, part in enumerate(parts)}
-    text, starts = columns.fill(texts)
-    document = Document(0, "0", text, parts=tuple(parts), starts=tuple(starts.values()))
+    document = document_of(parts, template)
     cleaned, cuts_by_part = clean_document(CLEANER, document)
     removed = {offset for removal in cleaned.removals for offset in range(removal.start, removal.end)}
     in_parts = set()
-    for part, part_starts, cuts in zip(parts, starts.values(), cuts_by_part, strict=True):
+    for part, part_starts, cuts in zip(parts, document.starts, cuts_by_part, strict=True):
         gone = {offset for start, end in cuts for offset in range(start, end)}
         offsets_in_text = [range(start, start + len(part)) for start in part_starts]
         in_parts |= {offset for offsets in offsets_in_text for offset in offsets}
@@ -191,11 +189,53 @@ def test_texts_that_are_one_document_are_cleaned_as_one(parts, template):
             for offset in range(len(part))
             if any(offsets[offset] in removed for offsets in offsets_in_text)
         }
-    assert all(in_parts.intersection(range(cut.start, cut.end)) for cut in cleaned.removals)
-    whole = CLEANER.clean(text)
-    assert (cleaned.text, cleaned.reported) == (whole.text, whole.reported)
-    if template is None:
-        assert cleaned == whole
+    assert all(in_parts.intersection(range(removal.start, removal.end)) for removal in cleaned.removals)
+    # What is reported is what the columns, written back, still have; nothing else may go.
+    cleaned_parts = list(map(cut, parts, cuts_by_part))
+    again, further_cuts = clean_document(CLEANER, document_of(cleaned_parts, template))
+    assert not any(further_cuts)
+    assert findings_of(again) == findings_of(cleaned)
+
+
+def document_of(parts, template=None):
+    text, starts = Columns(template=template).fill({str(number): part for number, part in enumerate(parts)})
+    return Document(0, "0", text, parts=tuple(parts), starts=tuple(starts.values()))
+
+
+def findings_of(cleaned):
+    return [(span.kind, span.what, span.count, span.fix) for span in cleaned.reported]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("<p>air <s>flow</s></p>", False),  # ordinary HTML
+        ("<p>air <s>flow</s> [MASK]</p>", True),
+        ("air <s> flow", True),
+        ("`air [MASK]` flow", True),  # stays, but somebody must decide
+        ("<p>" + "<s>" * 8 + "</p>", True),
+    ],
+)
+def test_tags_of_html_are_no_reason_to_set_a_document_aside(text, expected):
+    rules = CleaningRules(specials=("<s>", "</s>", "[MASK]"))
+    for unsafe_fixes in (False, True):
+        cleaner = Cleaner(rules, unsafe_fixes=unsafe_fixes)
+        assert cleaner.would_change(cleaner.find(text)) is expected
+
+
+def test_a_document_of_one_text_is_cleaned_as_the_text():
+    text = "air [SEP] able able able able flow very very very very good"
+    assert clean_document(CLEANER, document_of([text]))[0] == CLEANER.clean(text)
+
+
+def test_what_a_cut_would_join_to_another_column_is_cleaned_apart():
+    """Without both [SEP], the whole text would have "titleable", and two copies."""
+    parts = ["A title[SEP]", "[SEP]able able able the flow"]
+    cleaned, cuts_by_part = clean_document(CLEANER, document_of(parts))
+    assert list(map(cut, parts, cuts_by_part)) == ["A title", "the flow"]
+    assert cleaned.text == "A title the flow"
+    assert [removal.what for removal in cleaned.removals] == ["[SEP]", "[SEP]", "able"]
+    assert cleaned.reported == ()
 
 
 def test_a_guess_is_reported_and_taken_out_only_on_request():

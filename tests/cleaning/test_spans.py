@@ -120,6 +120,17 @@ def test_a_strike_tag_is_a_special_token_only_in_plain_text():
     assert {span.fix for span in find_spans(struck, rules)} == {Fix.NONE}
 
 
+@pytest.mark.parametrize("text", ["able able able", "able able", "<pad>", "[CLS]"])
+def test_the_whole_text_of_a_link_stays(text):
+    rules = CleaningRules(words=("able",), specials=("<pad>", "[CLS]"))
+    for link in (f"air [{text}](x.html) flow", f"[{text}](https://x.org/)"):
+        spans = find_spans(link, rules)
+        assert spans
+        assert {span.fix for span in spans} == {Fix.NONE}
+    (span, *_) = find_spans(f"air [see {text} {text}](x.html) flow", rules)
+    assert span.fix is not Fix.NONE
+
+
 @pytest.mark.parametrize("specials", [("<s>", "</s>"), ("</s>",)])
 def test_tags_whose_counterpart_is_no_special_token_stay(specials):
     opening = '<s class="old">' if "<s>" in specials else "<s>"

@@ -163,6 +163,21 @@ def test_times_beside_a_nested_text_keep_their_nanoseconds(tmp_path):
         assert written.type == table["m"].type
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_parquet_with_times_that_would_change_is_refused(nested, tmp_path):
+    """pyarrow reads INT96, the times of Spark and Hive, as nanoseconds, which end in 2262."""
+    times = pa.array([253_402_214_400_000_000, 0], pa.timestamp("us"))  # 9999-12-31 and 1970-01-01
+    if nested:
+        times = pa.StructArray.from_arrays([times], names=["until"])
+    table = pa.table({"text": ["ab", "cd"], "valid": times})
+    path = tmp_path / "own.parquet"
+    parquet.write_table(table, path, use_deprecated_int96_timestamps=True, store_schema=False)
+    output = io.BytesIO()
+    with pytest.raises(InputError, match=naming(path, "valid", "INT96")):
+        rewrite(open_source(path, NamedColumns()), output, lambda _: [first_character("ab")], lambda _: None)
+    assert output.getvalue() == b""
+
+
 def test_an_output_of_another_format_is_refused(write, tmp_path):
     source = open_source(write("own.jsonl", '{"text": "a"}\n'), NamedColumns())
     for name in ("out.ndjson", "out.jsonl.gz", "out"):

@@ -15,6 +15,7 @@ from naming import naming, says
 from stickytoken.data import metrics
 from stickytoken.data.tasks import LAYOUTS, load_task
 from stickytoken.errors import InputError
+from stickytoken.evaluation import read_similarity
 from stickytoken.unit_vectors import exact_unit_vectors
 
 BUILDERS = {
@@ -49,6 +50,20 @@ def test_other_formats_give_the_same_task_and_other_content_another(tmp_path):
     assert load_task(other)[0].fingerprint == load_task(path)[0].fingerprint
     frame.with_columns(pl.col("score").reverse()).write_csv(other)
     assert load_task(other)[0].fingerprint != load_task(path)[0].fingerprint
+
+
+def test_only_the_pairs_of_one_split_are_scored(tmp_path):
+    rows = []
+    for name, offset in (("train", 0), ("dev", 10), ("test", 20)):
+        rows += [row | {"score": row["score"] + offset, "split": name} for row in pairs()]
+    path = files.lines(tmp_path / "stsbenchmark.jsonl", rows)
+    assert load_task(path)[0].gold == (20, 21, 22, 23)
+    assert read_similarity(path).gold == (10, 11, 12, 13)
+    files.lines(path, rows[:4])  # a single split is the task, whatever its name
+    assert load_task(path)[0].gold == (0, 1, 2, 3)
+    files.lines(path, rows[:8])
+    with pytest.raises(InputError, match=naming(path, "dev, train", "test")):
+        load_task(path)
 
 
 def test_a_folder_with_two_splits_is_a_classification(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
-from transformers import AutoModel
+from transformers import AutoModel, AutoTokenizer
 
 import planted
 import tiny_architectures as architectures
@@ -130,6 +130,31 @@ def test_old_weights_in_other_formats_are_left_out_only_where_weights_change(mod
         write_model(model, tmp_path / name, edit)
         for old in ("onnx/model.onnx", "pytorch_model.bin"):
             assert (tmp_path / name / old).exists() is (name == "tokenizer")
+
+
+def test_copies_of_the_tokenizer_beside_exported_weights_are_edited_or_left_out(model, tmp_path):
+    for folder in ("onnx", "openvino"):
+        (model / folder).mkdir()
+        for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):
+            shutil.copy(model / name, model / folder / name)
+    (model / "openvino" / "tokenizer.json").write_text("{}")  # it is no copy
+    separator_id = AutoTokenizer.from_pretrained(model).sep_token_id
+    write_model(model, tmp_path / "out", ModelEdit(plain_specials=(separator_id,)))
+    for folder in (tmp_path / "out", tmp_path / "out" / "onnx"):
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        assert separator_id not in tokenizer("a [SEP] b", add_special_tokens=False)["input_ids"]
+    exported = [path.name for path in (tmp_path / "out" / "openvino").iterdir()]
+    assert sorted(exported) == ["config.json", "tokenizer_config.json"]
+
+
+def test_weights_in_other_precisions_are_left_out_where_weights_change(model, tmp_path):
+    shutil.copy(model / "model.safetensors", model / "model.fp16.safetensors")
+    shutil.copy(model / "model.safetensors", model / "model.fp16-00001-of-00001.safetensors")
+    (model / "model.safetensors.index.fp16.json").write_text("{}")
+    for edit, expected in ((ModelEdit(rows=ROWS), 1), (ModelEdit(unreachable=(50,)), 4)):
+        out = tmp_path / f"{expected} files"
+        write_model(model, out, edit)
+        assert len(list(out.glob("model*"))) == expected
 
 
 def test_weights_of_other_modules_stay_in_any_format(model, tmp_path):

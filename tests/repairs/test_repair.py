@@ -274,6 +274,7 @@ def test_a_run_folder_that_cannot_be_written_costs_only_the_report(run, tmp_path
 def test_an_unverified_repair_says_so(run, tmp_path):
     repair_found = quick(run, tmp_path / "out", tokens=[repaired.WORD])
     assert repair_found.verified is None
+    assert repair_found.record.notes == []  # such as one on the texts of a verification
     assert "not verified" in repr(repair_found)
     assert repair_found.tokens["push_after"].to_list() == [None]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]

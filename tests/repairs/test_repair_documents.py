@@ -195,6 +195,20 @@ def test_affected_documents_are_those_whose_vectors_change(name, pristine, vocab
     assert bool(changed) is (name != "nothing")
 
 
+def test_a_token_behind_the_stored_maximum_length_counts(pristine, vocabulary, repair_of, tmp_path):
+    """A loaded model may read more than its files say, if it is told so."""
+    model = Path(shutil.copytree(pristine, tmp_path / "model"))
+    stored = json.loads((model / "tokenizer_config.json").read_text("utf-8"))
+    (model / "tokenizer_config.json").write_text(json.dumps(stored | {"model_max_length": 8}), "utf-8")
+    repair = repair_of((vocabulary["river"],), model=model)
+    text = "a bird " * 5 + "river"
+    before, after = (SentenceTransformer(str(folder), device="cpu") for folder in (model, repair.path))
+    for loaded in (before, after):
+        loaded.max_seq_length = 32
+    assert not np.array_equal(before.encode([text]), after.encode([text]))
+    assert repair.affected([text, "a bird " * 6], model).rows() == [(0, [vocabulary["river"]])]
+
+
 def test_the_ids_of_a_document_do_not_depend_on_the_others(tmp_path):
     """The file of a static model's tokenizer may say that it pads a batch to its longest text."""
     tokenizer = tiny.wordpiece_tokenizer().backend_tokenizer

@@ -245,6 +245,8 @@ class Cleaner:
         A document with such findings is set aside by ``clean --quarantine``.
         """
         for span in spans:
+            if span.is_html_tag:  # ordinary pages have some
+                continue
             only_breakage_keeps_it = span.fix is Fix.NONE and span.is_certain
             if self.unsafe_fixes or span.fix is Fix.SAFE or only_breakage_keeps_it:
                 return True
@@ -253,13 +255,13 @@ class Cleaner:
 
 # Ordinary texts are clean after one or two rounds. What is nested more deeply to evade cleaning stays, and is
 # reported.
-_MOST_ROUNDS = 8
+MOST_ROUNDS = 8
 
 
 def _remove_findings(text: str, spans: list[Span], finder: SpanFinder, fixes: set[Fix]) -> Cleaned:
     """Return a text without the findings that one of the fixes removes; ``spans`` are its findings."""
     draft = _Draft(text)
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(MOST_ROUNDS):
         removable = [span for span in spans if span.fix in fixes]
         if not removable:
             break
@@ -276,7 +278,7 @@ def _remove_findings(text: str, spans: list[Span], finder: SpanFinder, fixes: se
 
 def _remove_specials(draft: _Draft, spans: Iterable[Span], finder: SpanFinder, fixes: set[Fix]) -> None:
     specials = [span for span in spans if span.is_special]
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(MOST_ROUNDS):
         if not specials:
             return
         draft.remove(specials)
@@ -320,7 +322,7 @@ class _Draft:
                 # removed a part that must stay out of this removal.
                 original_end = self._find_in_original(end - 1) + 1
                 self.removals.append(Removal(original_start, original_end, span.kind, span.what))
-        self.removals = _sort_without_nested(self.removals)
+        self.removals = sort_without_nested(self.removals)
         self._keep_what_is_between_removals()
 
     def _find_in_original(self, offset: int) -> int:
@@ -344,7 +346,7 @@ class _Draft:
         self.text = "".join(kept_parts)
 
 
-def _sort_without_nested(removals: Iterable[Removal]) -> list[Removal]:
+def sort_without_nested(removals: Iterable[Removal]) -> list[Removal]:
     """Return removals in order, without those inside a later removal, which covers them."""
     outermost: list[Removal] = []
     for removal in sorted(removals, key=lambda removal: (removal.start, -removal.end)):

@@ -186,6 +186,11 @@ def is_in_brackets(text: str, start: int) -> bool:
     return open_brackets > 0
 
 
+def is_link_text(text: str, start: int, end: int) -> bool:
+    """Return whether a part of a text is the whole text of a link in Markdown, as in "[part](x.html)"."""
+    return text.endswith("[", 0, start) and text.startswith("](", end)
+
+
 # How many characters around an offset are examined to find the grapheme cluster there.
 _CLUSTER_WITHIN = 16
 

@@ -7,7 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, BinaryIO
 
-from stickytoken.cleaning import Cleaned, Cleaner, Removal, document_counts
+from stickytoken.cleaning import (
+    MOST_ROUNDS,
+    Cleaned,
+    Cleaner,
+    Removal,
+    document_counts,
+    sort_without_nested,
+)
 from stickytoken.cleaning.spans import Fix, Span, SpanKind
 from stickytoken.data.documents import Document
 from stickytoken.data.rewriting import Cuts, Source, cut, rewrite
@@ -196,12 +203,50 @@ def clean_document(cleaner: Cleaner, document: Document) -> tuple[Cleaned, list[
     """Clean the text of a document, and return the result and what to cut from each of its parts.
 
     The parts are the texts of its columns, which make up the text of the document. What stands between them,
-    such as the words of a template, is in no record, so it cannot be removed.
+    such as the words of a template, is in no record, so it cannot be removed. It may separate what cleaning
+    the whole text would join, so what is left in the parts is cleaned again until nothing changes.
     """
-    cleaned = cleaner.clean(document.text)
-    removals = tuple(removal for removal in cleaned.removals if _is_in_part(document, removal))
-    cuts_by_part = [_find_cuts(document, index, removals) for index in range(len(document.parts))]
-    return replace(cleaned, removals=removals), cuts_by_part
+    is_in_part = _mark_ranges(document, [[(0, len(part))] for part in document.parts])
+    text = document.text
+    offsets: Sequence[int] = range(len(text))  # in the document, of the characters that are left
+    removals: list[Removal] = []
+    cuts_by_part: list[Cuts] = [[] for _ in document.parts]
+    cleaned = cleaner.clean(text)
+    for _ in range(MOST_ROUNDS):
+        removals_of_round = []
+        for removal in cleaned.removals:
+            removed = [offset for offset in offsets[removal.start : removal.end] if is_in_part[offset]]
+            if removed:
+                removals_of_round.append(replace(removal, start=removed[0], end=removed[-1] + 1))
+        if not removals_of_round:
+            break
+        removals = sort_without_nested([*removals, *removals_of_round])
+        cuts_by_part = [_find_cuts(document, index, removals) for index in range(len(document.parts))]
+        is_cut = _mark_ranges(document, cuts_by_part)
+        offsets = [offset for offset in offsets if not is_cut[offset]]
+        text = "".join(document.text[offset] for offset in offsets)
+        if text == cleaned.text:
+            break
+        cleaned = cleaner.clean(text)
+    spans = cleaned.reported if text == cleaned.text else cleaner.find(text)
+
+    def is_in_record(span: Span) -> bool:  # and not in the template alone
+        return any(is_in_part[offset] for offset in offsets[span.start : span.end])
+
+    return Cleaned(text, tuple(removals), tuple(filter(is_in_record, spans))), cuts_by_part
+
+
+def _mark_ranges(document: Document, ranges_by_part: Sequence[Cuts]) -> bytearray:
+    """Return a byte for each character of a document, which is 1 in these ranges of its parts."""
+    marks = bytearray(len(document.text))
+    for part_starts, ranges in zip(document.starts, ranges_by_part, strict=True):
+        for part_start in part_starts:
+            for start, end in ranges:
+                # White space at the ends of a filled template is not in the text.
+                first = max(part_start + start, 0)
+                last = max(first, min(part_start + end, len(marks)))
+                marks[first:last] = b"\1" * (last - first)
+    return marks
 
 
 def _is_in_part(document: Document, finding: Span | Removal) -> bool:

@@ -114,10 +114,15 @@ class Span:
     is_special: bool = False
 
     @property
+    def is_html_tag(self) -> bool:
+        """Whether the span is a special token such as ``</s>`` that stays because it may be a tag of HTML."""
+        return self.is_special and self.fix is Fix.NONE and _markup.is_formatting_tag(self.what)
+
+    @property
     def is_certain(self) -> bool:
         """Whether the span is a special token or a run of a flagged word that no ordinary text contains."""
         is_run = self.kind is SpanKind.FLAGGED and self.count >= _copies.FEWEST_CERTAIN
-        return is_run or self.is_special
+        return is_run or (self.is_special and not self.is_html_tag)
 
 
 def find_spans(text: str, rules: CleaningRules) -> list[Span]:
@@ -221,6 +226,7 @@ class SpanFinder:
             may_be_html = is_whole_markup and has_other_tags and _markup.is_formatting_tag(match[0])
             is_html = may_be_html and number not in inserted
             is_link = match[0].startswith("[") and text.startswith("(", end)  # of Markdown
+            is_link = is_link or _markup.is_link_text(text, start, end)
             fix = Fix.NONE if is_in_markup or is_html or is_link else Fix.SAFE
             yield _make_special_span(match[0], start, end, fix)
 
@@ -320,6 +326,7 @@ class SpanFinder:
             start = document.units.starts[index]
             end = document.units.ends[index]
             would_break = document.has_entity(index) or _cuts_clusters(text, start, end)
+            would_break = would_break or _markup.is_link_text(text, start, end)
             fix = Fix.NONE if would_break else Fix.UNSAFE
             yield Span(start, end, SpanKind.SUSPECTED, document.keys[index], 1, end, fix)
 
@@ -336,10 +343,11 @@ class SpanFinder:
         gaps = [document.gap(index) for index in chain[1:]]  # before each unit but the first
         start = units.starts[chain.start]
         end = units.ends[chain.stop - 1]
-        # Copies that may be data stay: values in a list, in a table or on a line of their own, or part of
-        # another word.
+        # Copies that may be data stay: values in a list, in a table or on a line of their own, part of
+        # another word, or the text of a link, which would have none.
         is_in_list = any("," in gap for gap in gaps) and _markup.is_in_brackets(document.text, start)
         is_data = is_in_list or _markup.is_in_row(document.text, start, end)
+        is_data = is_data or _markup.is_link_text(document.text, start, end)
         if not is_certain:
             fills_cell = document.is_alone(chain.start)  # in a cell of a table, or on a line
             is_data = is_data or fills_cell or document.is_attached(chain)

@@ -513,6 +513,7 @@ def _rewrite_parquet(
     try:
         with ExitStack() as stack:
             file = stack.enter_context(parquet.ParquetFile(path))
+            _require_no_int96(file, path)
             compression = _read_compressions(file)
             writer = stack.enter_context(
                 parquet.ParquetWriter(output, file.schema_arrow, compression=compression)
@@ -537,6 +538,19 @@ def _rewrite_parquet(
                 writer.write_table(table, row_group_size=max(1, table.num_rows))
     except (ArrowException, OSError) as error:
         raise InputError(f"{path} cannot be written back: {one_line(error)}") from error
+
+
+def _require_no_int96(file: Any, path: Path) -> None:
+    # pyarrow reads such times as nanoseconds in 64 bits, which end in 2262 (9999-12-31 becomes a day
+    # in 1816), and writes them in another type.
+    leaves = [file.schema.column(index) for index in range(len(file.schema))]
+    int96_columns = [leaf.path for leaf in leaves if leaf.physical_type == "INT96"]
+    if int96_columns:
+        raise InputError(
+            f"{path} cannot be written back: its column {int96_columns[0]!r} has the type INT96, whose times "
+            "might change: write the file with timestamps in microseconds first (in Spark: "
+            "spark.sql.parquet.outputTimestampType=TIMESTAMP_MICROS)"
+        )
 
 
 def _revise_rows(

@@ -17,7 +17,7 @@ from stickytoken.errors import InputError, require_package
 from stickytoken.validation import suggestion
 
 LAYOUTS = (
-    "STS: sentence1, sentence2, score",
+    "STS: sentence1, sentence2, score (and split, of which test is taken)",
     "classification: text, label, split (train or test; or folds in every row, for ten folds); or a folder "
     "with a train and a test file",
     "pair transfer: sentence1, sentence2, label, split (train or test)",
@@ -32,8 +32,12 @@ _SPLITS = ("train", "test", "dev", "validation")
 _ALL_FOLDS = "folds"
 
 
-def load_task(path: Path) -> tuple[Task, list[str]]:
+def load_task(path: Path, split: str = "test") -> tuple[Task, list[str]]:
     """Read a task from a csv, tsv, jsonl or parquet file, or from a folder.
+
+    Args:
+        path: The file or folder.
+        split: Which pairs of an STS table are taken, if its column ``split`` names several splits.
 
     Returns:
         The task, and notes on what was left out.
@@ -56,6 +60,8 @@ def load_task(path: Path) -> tuple[Task, list[str]]:
             notes = []
             if table.meter.spanning:  # rows of several lines may come from a stray quotation mark
                 notes.append(f"{path.name}: {table.meter.summary()}")
+            if build is _make_similarity:  # all other tasks have training rows, too
+                table = _choose_pairs(table, split)
             return build(table), notes
     raise InputError(
         f"{path} has an unknown layout, with columns {', '.join(table.columns) or '(none)'}. {_SUPPORTED}"
@@ -80,6 +86,21 @@ def _make_task_name(path: Path) -> str:
     if path.stem in _SPLITS:  # a file "test.csv" alone doesn't say which task it is
         return f"{path.resolve().parent.name}-{path.stem}"
     return path.resolve().stem
+
+
+def _choose_pairs(table: Table, split: str) -> Table:
+    """Return the rows of a split; all rows if the table doesn't name several splits."""
+    if "split" not in table.columns:
+        return table
+    splits = sorted(set(table.labels("split")))
+    if len(splits) == 1:
+        return table
+    if split not in splits:
+        raise InputError(
+            f"{table.path} has pairs of the splits {', '.join(splits)}, but none of {split}: keep only the "
+            "pairs to score"
+        )
+    return table.rows_with("split", split)
 
 
 def _make_similarity(table: Table) -> Task:

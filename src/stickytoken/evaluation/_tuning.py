@@ -29,6 +29,8 @@ _STARTS = 4
 def read_similarity(path: Path) -> SimilarityTask:
     """Read a task of sentence pairs with similarity scores.
 
+    Of a table whose column ``split`` names several splits, only the pairs of ``dev`` are taken.
+
     Raises:
         InputError: The file cannot be used, or it holds a different kind of task.
 
@@ -40,7 +42,7 @@ def read_similarity(path: Path) -> SimilarityTask:
     """
     if not path.exists():
         raise InputError(f"there is no task file {str(path)!r}")
-    task, _ = tasks.load_task(path)
+    task, _ = tasks.load_task(path, split="dev")
     if not isinstance(task, SimilarityTask):
         raise InputError(f"{path} is a {task.layout} task: pass pairs with sentence1, sentence2, score")
     return task

@@ -99,9 +99,10 @@ def repair(
     vocabulary = categorize(model.encoder.tokenizer)
     ids = _choose_ids(opened, vocabulary, tokens)
     sentences_to_read, note_on_corpus = _choose_corpus_and_note(opened, sentences)
-    notes = [note for note in (model.note_on_routes(), note_on_corpus) if note is not None]
-    if settings.verify:  # else, the task isn't scored
-        notes += notes_on_task
+    possible_notes = [model.note_on_routes()]
+    if settings.verify:  # else, the task isn't scored either
+        possible_notes += [note_on_corpus, *notes_on_task]
+    notes = [note for note in possible_notes if note is not None]
     corpus = require_readable(sentences_to_read, model.encoder.tokenizer, model.encoder.name)
     identity_parts = resume.identity_of(
         _VERSION,

@@ -153,9 +153,11 @@ def _hidden_folder(out: Path) -> Path:
     return out.absolute().with_name(f".{out.name}.repairing")
 
 
-# Files with the same weights in other formats. A repair with new rows does not copy them, because they would
-# be outdated.
+# Files with the same weights in other formats and precisions. A repair with new rows does not copy them,
+# because they would be outdated.
 _OTHER_WEIGHTS = (
+    "model.*.safetensors",  # such as model.fp16.safetensors, or its shards
+    "model.safetensors.index.*.json",
     "pytorch_model*.bin",
     "pytorch_model.bin.index.json",
     "tf_model*.h5",
@@ -175,7 +177,8 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
     """Write a copy of a model's folder with the edit applied.
 
     The folder gets the edited files of the tokenizer, and weight files with the new rows. If there are new
-    rows, files with the same weights in other formats are left out, because they would be outdated.
+    rows, files with the same weights in other formats are left out, because they would be outdated. So are
+    files of the tokenizer beside such weights, unless they are equal to those that are edited.
 
     Raises:
         RepairError: the model cannot be edited in this way, or the folder cannot be written.
@@ -212,6 +215,7 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
             folder.chmod(folder.stat().st_mode | stat.S_IRWXU)
         for name, content in tokenizer_files.items():
             _replace_content_and_keep_mode(target / name, content)
+            _update_exported_copies(source / name, target / name, content)
         for file, tables in tables_by_file.items():
             write_rows(file, target / file.relative_to(source), tables, edit.rows)
     except OSError as error:
@@ -238,10 +242,26 @@ def _find_tables(source: Path, edit: ModelEdit) -> dict[Path, list[TokenRows]]:
 
 
 def _is_other_weights(path: Path) -> bool:
-    """Return whether a file or folder has the weights in another format than safetensors."""
+    """Return whether a file or folder has the weights in another format or precision."""
     if path.is_dir():
         return path.name in _OTHER_WEIGHT_FOLDERS
     return any(path.match(pattern) for pattern in _OTHER_WEIGHTS)
+
+
+def _update_exported_copies(original: Path, edited: Path, content: bytes) -> None:
+    """Write an edited file of the tokenizer over its copies in folders such as ``onnx``.
+
+    A file there that is no copy of the original is removed: how to edit it isn't known, and with it, the
+    exported model would still read the tokens.
+    """
+    for folder_name in _OTHER_WEIGHT_FOLDERS:
+        copy = edited.parent / folder_name / edited.name
+        if not copy.is_file():
+            continue
+        if original.is_file() and copy.read_bytes() == original.read_bytes():
+            _replace_content_and_keep_mode(copy, content)
+        else:
+            copy.unlink()
 
 
 def _replace_content_and_keep_mode(file: Path, content: bytes) -> None:

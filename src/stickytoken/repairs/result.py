@@ -17,7 +17,6 @@ from stickytoken.data.rows import Meter
 from stickytoken.encoders import Encoder
 from stickytoken.encoders.files.resolution import resolve_model
 from stickytoken.encoders.files.tokenizer_loading import user_tokenizer
-from stickytoken.encoders.inputs.lengths import NO_LIMIT
 from stickytoken.encoders.protocol import require_ids
 from stickytoken.errors import InputError, RepairError
 from stickytoken.measurement import store
@@ -84,7 +83,8 @@ class Repair:
     ) -> pl.DataFrame:
         """Find the documents whose vectors the repair changes, and which must therefore be encoded again.
 
-        If the model has several routes, only vectors on the repaired route are considered.
+        If the model has several routes, only vectors on the repaired route are considered. A document may be
+        longer than the model reads, and is listed even if only its unread end has a repaired token.
 
         Args:
             texts: the documents, read one batch at a time.
@@ -150,23 +150,27 @@ def _name_texts_in_batches(
 
 
 def _tokenize_function(folder: Path, route: str | None) -> Callable[[Sequence[str]], list[list[int]]]:
-    """Return a function from texts to the token ids, perhaps truncated, that the model in a folder reads."""
+    """Return a function from texts to the token ids of the model in a folder, of whole texts.
+
+    How much of a text is read when documents are encoded isn't known here: a longer maximum than that of the
+    files can be set on a loaded model. So a document may be listed for a token that is never read.
+    """
     from tokenizers import Tokenizer
 
     tokenizer = user_tokenizer(folder, str(folder), route=route)
 
     # A static model has a tokenizer of the library `tokenizers`, which sentence-transformers calls without
-    # special tokens and padding. It truncates texts if its tokenizer.json says so.
+    # special tokens and padding.
     def ids_by_tokenizers(texts: Sequence[str]) -> list[list[int]]:
+        tokenizer.no_truncation()
         tokenizer.no_padding()  # otherwise, the ids of a text depend on the other texts
         encodings = tokenizer.encode_batch(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
-    # A transformers tokenizer adds special tokens, and truncates texts only if it is told to.
+    # A transformers tokenizer adds special tokens.
     def ids_by_transformers(texts: Sequence[str]) -> list[list[int]]:
-        length = tokenizer.model_max_length  # a huge number if there is no limit
-        options = {"truncation": True, "max_length": int(length)} if length < NO_LIMIT else {}
-        ids: list[list[int]] = tokenizer(list(texts), **options)["input_ids"]
+        # verbose=False: no warning that a text is longer than the model reads.
+        ids: list[list[int]] = tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]
         return ids
 
     return ids_by_tokenizers if isinstance(tokenizer, Tokenizer) else ids_by_transformers
