@@ -65,7 +65,7 @@ class Run:
         >>> run.model_name, len(run.tokens), len(run.sticky)
         ('all-MiniLM-L6-v2', 23699, 18)
         >>> run.sticky["token"].to_list()[:3]
-        ['ذ', 'ও', 'ড']
+        ['[CLS]', 'ذ', 'ও']
         >>> run.thresholds()
         {'erased': 0.4, 'push': 1.5}
     """

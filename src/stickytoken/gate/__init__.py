@@ -93,7 +93,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
     Examples:
         >>> result = stickytoken.check(run, fail_on="severe")
         >>> result.outcome.value, result.counted
-        ('passed', 0)
+        ('failed', 1)
     """
     columns = columns_of(column)
     if documents is None:
