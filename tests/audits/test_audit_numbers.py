@@ -15,7 +15,7 @@ from stickytoken import load_encoder, open_run
 from stickytoken.audits import audit, wording
 from stickytoken.audits._measuring import mark_undecided
 from stickytoken.audits._stuffing import estimate_found
-from stickytoken.intervals import Intervals
+from stickytoken.intervals import Intervals, estimate_share
 from stickytoken.methods.profile.verdict import (
     RuleInputs,
     compute_lost_shares,
@@ -277,14 +277,67 @@ def test_a_sticky_token_is_as_severe_as_these_documents_say_if_the_run_says_less
     assert says(judged.reasons[0], "50%", "88%")  # what it erases, and the queries that it loses
 
 
-def test_the_interval_of_no_or_every_query_is_exact():
-    """None of n has the upper end 1 - (tail)^(1/n): Clopper and Pearson 1934."""
+def answered_by(queries, answers):
+    """Queries that each have answers of their own, shape (Q, n)."""
+    return np.kron(np.eye(queries, dtype=bool), np.ones((1, answers), dtype=bool))
+
+
+def draw_found(seed, is_answer, of_queries, of_documents):
+    """Draw which queries find their documents, half of them on average, from effects of both."""
+    generator = np.random.default_rng(seed)
+    queries, documents = is_answer.shape
+    effects = of_queries * generator.normal(size=(queries, 1))
+    effects = effects + of_documents * generator.normal(size=(1, documents))
+    return (generator.random(is_answer.shape) < 1 / (1 + np.exp(-effects))) & is_answer
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("is_answer", "of_queries", "of_documents"),
+    [
+        (answered_by(64, 1), 0, 0),
+        (answered_by(16, 1), 0, 0),
+        (answered_by(64, 2).T, 0, 0),
+        (answered_by(64, 2).T, 0, 5),
+        (answered_by(20, 3), 0, 3),
+        (answered_by(20, 3), 3, 3),
+        (answered_by(5, 12), 2, 0),
+        # Documents answer several queries, which have several answers.
+        (np.random.default_rng(0).random((30, 40)) < 0.1, 2, 2),
+        (np.random.default_rng(0).random((40, 64)) < 0.1, 0, 3),
+    ],
+)
+def test_nine_of_ten_intervals_hold_the_true_share_of_found(is_answer, of_queries, of_documents):
+    inside = []
+    for seed in range(400):
+        is_found = draw_found(seed, is_answer, of_queries, of_documents)
+        ((_, low, high),) = estimate_found(is_found[None], is_answer, 0.9).of_each()
+        inside.append(low <= 0.5 <= high)
+    assert 0.86 <= np.mean(inside) <= 0.97
+
+
+def test_where_each_query_has_one_document_the_interval_of_found_is_exact():
     is_answer = np.eye(24, dtype=bool)
-    is_found = np.stack([is_answer & (np.arange(24) < count) for count in (0, 12, 24)])
-    none, half, every = estimate_found(is_found, is_answer, 0.9, [1]).of_each()
-    assert none == pytest.approx((0, 0, 1 - 0.05 ** (1 / 24)))
-    assert every == pytest.approx((1, 0.05 ** (1 / 24), 1))
-    assert 0.2 < half.low < half.value == 0.5 < half.high < 0.8
+    is_found = np.stack([is_answer & (np.arange(24) < count) for count in range(25)])
+    for count, interval in enumerate(estimate_found(is_found, is_answer, 0.9).of_each()):
+        assert interval == pytest.approx(estimate_share(count, 24, 0.9))
+
+
+def test_documents_whose_queries_agree_count_as_one_trial_each():
+    is_answer = answered_by(24, 2).T  # two queries for each document
+    for count in (0, 12, 24):
+        is_found = is_answer & (np.arange(24) < count)
+        (share,) = estimate_found(is_found[None], is_answer, 0.9).of_each()
+        # More queries tell nothing more of the documents. Where some disagree, the variance is an estimate.
+        assert share == pytest.approx(estimate_share(count, 24, 0.9), abs=0.01)
+
+
+def test_a_single_query_says_nothing_of_others():
+    is_answer = np.ones((1, 6), dtype=bool)
+    (share,) = estimate_found(is_answer[None] & (np.arange(6) < 3), is_answer, 0.9).of_each()
+    assert share.value == 0.5
+    assert share.low < 0.05
+    assert share.high > 0.95
 
 
 def test_a_token_that_the_run_says_erases_is_benign_where_its_documents_are_found(
