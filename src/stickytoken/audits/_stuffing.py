@@ -44,7 +44,8 @@ class StuffedDocuments(NamedTuple):
 def choose_stuffed(index: Index, with_findings: Collection[int], settings: AuditSettings) -> StuffedDocuments:
     """Draw the documents into which copies are written, from those that have none yet.
 
-    Documents that answer a query are drawn first.
+    Documents that answer a query are drawn first, and of several duplicates at most one: copies do the same
+    to all of them.
 
     Args:
         index: the index.
@@ -54,13 +55,17 @@ def choose_stuffed(index: Index, with_findings: Collection[int], settings: Audit
     answering = frozenset[int]().union(*index.queries.answers)  # positions in the index
     generator = np.random.default_rng([settings.seed, len(index.document_numbers), _DOCUMENTS_KEY])
     order = generator.permutation(len(index.document_numbers)).tolist()
-    clean = [position for position in order if index.document_numbers[position] not in with_findings]
+    clean = [
+        position
+        for position in order
+        if position in index.distinct and index.document_numbers[position] not in with_findings
+    ]
     # Answering documents come first. The sort keeps the random order among them, and among the rest.
     clean.sort(key=lambda position: position not in answering)
     if len(clean) < 2:  # a single document says nothing of other documents, so there would be no interval
         raise InputError(
-            f"{index.record.name} has {len(clean)} documents without copies of a word, but at least two are "
-            "needed to insert copies into"
+            f"{index.record.name} has {len(clean)} different documents without copies of a word, but at "
+            "least two are needed to insert copies into"
         )
     return StuffedDocuments(
         of_all=sorted(clean[: settings.stuffed]),
@@ -75,7 +80,7 @@ def require_queries(index: Index, settings: AuditSettings) -> None:
         InputError: there are too few.
     """
     documents = len(index.document_numbers)
-    receiving = min(settings.stuffed, documents)
+    receiving = min(settings.stuffed, len(index.distinct))
     # `prepare_panel` looks at the first 1% of the results, or at up to `TOP` if this is more.
     most_results = max(TOP, depth_of(documents))
     # How many of a query's results are documents that receive copies, on average.

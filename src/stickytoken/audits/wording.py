@@ -132,16 +132,16 @@ def _name_undecided(audit: Audit) -> list[str]:
     more = f" and {len(undecided) - _NAMED} more" if len(undecided) > _NAMED else ""
     result = audit.result
     measured_count = max(undecided["documents"].to_list())
+    # If there were more documents, tokens would have been measured in as many as the settings allow.
+    allowed_count = audit.record.settings["stuffed"]
+    if measured_count > allowed_count:  # the token may push
+        allowed_count *= TIMES_FURTHER
+    are_all_used = measured_count < allowed_count
     index = audit.record.index
-    if index.documents < index.read - index.blank:
-        # Documents with copies are counted in the whole collection, not in the sample of it that is searched.
-        # But if the sample had more, tokens would have been measured in as many as the settings allow.
-        allowed_count = audit.record.settings["stuffed"]
-        if measured_count > allowed_count:  # the token may push
-            allowed_count *= TIMES_FURTHER
-        are_all_used = measured_count < allowed_count
-    else:
-        are_all_used = measured_count >= index.documents - result.with_copies - result.suspected
+    # Documents with copies are counted in the whole collection, not in the sample of it that is searched.
+    is_sample = index.documents < index.read - index.blank
+    if not is_sample and measured_count >= index.documents - result.with_copies - result.suspected:
+        are_all_used = True
     advice = f"measure more documents with `--set stuffed={4 * measured_count}`"
     if are_all_used:
         advice = "they need more documents or queries than there are"
