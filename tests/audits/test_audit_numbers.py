@@ -9,7 +9,18 @@ import pytest
 
 import profiled
 import scanned
-from audited import COPIES, MARKER, SMALL, TOP, plain_ranks, plain_ranks_of_all, save_run, stuffed_numbers
+from audited import (
+    COPIES,
+    MARKER,
+    SMALL,
+    TOP,
+    plain_ranks,
+    plain_ranks_of_all,
+    save_run,
+    stuffed_numbers,
+    unit_rows,
+    without_copies,
+)
 from naming import says
 from stickytoken import load_encoder, open_run
 from stickytoken.audits import audit, wording
@@ -198,11 +209,11 @@ def test_an_erased_share_counts_only_where_the_token_hides_documents():
 
     # Ordinary copies let 85% of the queries find their documents.
     assert sticky_tokens(found, [False, False, True, True]) == [True, False, False, False]
-    # Without a comparison, nothing contradicts the run; where no query finds anything, none is lost.
+    # Without a comparison, nothing contradicts the run.
     assert sticky_tokens(None, [False, False, True, True]) == [True] * 4
     assert sticky_tokens(found, [False] * 4) == [True] * 4
     none_found = Intervals(*np.zeros((3, 4)))
-    assert sticky_tokens(none_found, [False, False, True, True]) == [False] * 4
+    assert sticky_tokens(none_found, [False, False, True, True]) == [True] * 4
 
 
 @pytest.mark.parametrize(
@@ -340,29 +351,55 @@ def test_a_single_query_says_nothing_of_others():
     assert share.high > 0.95
 
 
-def test_a_token_that_the_run_says_erases_is_benign_where_its_documents_are_found(
-    tampered_run, judged, judged_folder, tmp_path
-):
-    """A random token gets a large erased share in the table of the run; nothing else about it changes."""
-    token_id, token = (
-        judged.tokens.filter(group="random").sort("found", "token_id").row(-1, named=True)[name]
-        for name in ("token_id", "token")
-    )
-    path = tmp_path / "run"
-    shutil.copytree(tampered_run, path)
-    is_chosen = pl.col("token_id") == token_id
+def with_erasing_token(run, token_id, path):
+    """A copy of the run in which a token has a large erased share."""
+    shutil.copytree(run, path)
     shares = {"erased": 0.9, "erased_low": 0.85, "erased_high": 0.95, "confirmed": True}
     changed = pl.read_parquet(path / "tokens.parquet").with_columns(
-        pl.when(is_chosen).then(pl.lit(value)).otherwise(pl.col(name)).alias(name)
+        pl.when(pl.col("token_id") == token_id).then(pl.lit(value)).otherwise(pl.col(name)).alias(name)
         for name, value in shares.items()
     )
     changed.write_parquet(path / "tokens.parquet")
-    measured = audit(open_run(path), judged_folder, tokens=[token], settings=SMALL)
-    row = measured.tokens.row(by_predicate=is_chosen, named=True)
+    return open_run(path)
+
+
+def test_a_token_that_the_run_says_erases_is_benign_where_its_documents_are_found(
+    tampered_run, finished, texts, queries, tmp_path
+):
+    chosen = finished.tokens.filter(group="random").sort("found", "token_id").row(-1, named=True)
+    run = with_erasing_token(tampered_run, chosen["token_id"], tmp_path / "run")
+    measured = audit(run, texts, queries=queries, tokens=[chosen["token"]], settings=SMALL)
+    (row,) = measured.tokens.filter(token_id=chosen["token_id"]).to_dicts()
+    assert measured.result.ordinary_found > 0
     assert row["erased_low"] == 0.85
     assert row["found_high"] >= measured.result.ordinary_found
     assert row["verdict"] == "benign"
     assert row["undecided"] is (row["found"] < measured.result.ordinary_found)
+
+
+def test_where_no_query_finds_its_document_the_run_decides_what_hides(
+    tampered_run, judged, judged_folder, texts, queries, tmp_path
+):
+    encoder = load_encoder(open_run(tampered_run).model_name, device="cpu")
+    similarities = unit_rows(encoder, queries) @ unit_rows(encoder, texts[:70]).T
+    folder = tmp_path / "hard"
+    shutil.copytree(judged_folder, folder)
+    answers = enumerate(similarities.argmin(axis=1))  # the last result of each query
+    rows = [f"q{query}\td{number}\t1" for query, number in answers]
+    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]) + "\n")
+    chosen = judged.tokens.filter(group="random").sort("push").row(0, named=True)
+    run = with_erasing_token(tampered_run, chosen["token_id"], tmp_path / "run")
+    measured = audit(run, folder, tokens=[chosen["token"]], settings=SMALL)
+    assert measured.result.found_without == measured.result.ordinary_found == 0
+    (row,) = measured.tokens.filter(token_id=chosen["token_id"]).to_dicts()
+    assert (row["verdict"], row["severity"]) == ("sticky", "severe")
+    assert any(says(note, "0%", "run") for note in measured.record.notes)
+    (sentence,) = (line for line in wording.token_conclusions(measured) if repr(row["token"]) in line)
+    assert says(sentence, "90%")
+    # If the run says nothing of a token either, it may yet hide documents.
+    benign = audit(tampered_run, folder, tokens=[chosen["token"]], settings=SMALL)
+    assert benign.sticky.is_empty()
+    assert wording.answer(without_copies(benign)).word == "Perhaps"
 
 
 def test_the_worst_token_is_the_one_that_does_most_to_these_documents(finished):
