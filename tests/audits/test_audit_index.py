@@ -103,6 +103,13 @@ def test_too_few_queries_are_refused(tampered_run, texts, queries, tmp_path):
         audit(tampered_run, texts, queries=queries[:1], settings=SMALL, out=tmp_path / "audit")
 
 
+def test_documents_that_are_hardly_ever_results_are_refused(tampered_run, texts, queries, tmp_path):
+    # As many queries as are enough on average, of which these two documents are the results of fewer.
+    settings = replace(SMALL, stuffed=2, seed=43)
+    with pytest.raises(InputError, match=naming(2, "queries", "stuffed=8")):
+        audit(tampered_run, texts, queries=queries, settings=settings, out=tmp_path / "audit")
+
+
 def test_queries_with_the_word_are_left_out(tampered_run, texts, queries, tmp_path):
     asking = [f"what is {scanned.STICKY}", *queries]
     measured = audit(tampered_run, texts, queries=asking, settings=SMALL, out=tmp_path / "audit")

@@ -76,6 +76,8 @@ def choose_stuffed(index: Index, with_findings: Collection[int], settings: Audit
 def require_queries(index: Index, settings: AuditSettings) -> None:
     """Check, before anything is encoded, that there are enough queries to expect enough wrong results.
 
+    It is only known from their vectors, by `prepare_panel`, whether these documents are as many as expected.
+
     Raises:
         InputError: there are too few.
     """
@@ -149,10 +151,13 @@ def prepare_panel(
     )
     while count_results_without(panel) < _LEAST_RESULTS:
         if panel.depth >= TOP:
+            advice = "pass more queries"
+            if len(positions) == job.settings.stuffed:  # there may be further documents
+                advice += f", or let more documents receive copies (--set stuffed={4 * len(positions)})"
             raise InputError(
                 f"{counted(queries.asked, 'query', 'queries')} have the {len(positions)} documents that "
                 f"receive copies only {count_results_without(panel)} times among their first {panel.depth} "
-                "results: pass more queries"
+                f"results: {advice}"
             )
         panel = replace(panel, depth=panel.depth + 1)
     return panel
