@@ -53,6 +53,14 @@ def test_a_document_competes_with_no_exact_copy_of_itself():
         np.testing.assert_array_equal(search.limits([0, 12], depth)[:, 1], once.limits([0], depth)[:, 0])
         ascending = np.sort(np.delete(search.similarities, 5, axis=1), axis=1)
         np.testing.assert_array_equal(search.limits([5], depth)[:, 0], ascending[:, -depth])
+    # Whatever takes its place, be it the document itself.
+    vectors = np.vstack([documents[[0, 12]], -documents[0]])
+    expected = once.ranks(vectors, [0, 0, 0])
+    np.testing.assert_array_equal(search.ranks(vectors, [0, 12, 12]), expected)
+    # Another document still competes with both of them.
+    is_above = search.similarities[:, 12] >= search.similarities[:, 5]
+    expected = once.ranks(documents[[5]], [5])[:, 0] + is_above
+    np.testing.assert_array_equal(search.ranks(documents[[5]], [5])[:, 0], expected)
 
 
 def test_a_document_without_others_is_a_first_result():

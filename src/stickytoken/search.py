@@ -67,6 +67,7 @@ class ExactSearch:
 
         The search results are the documents in descending order of their similarity to the query. If a
         document is as similar to the query as the given vector, the document ranks first, as in `limits`.
+        Duplicates of the replaced document are left out, as there.
 
         Args:
             vectors: n vectors as returned by the model, shape (n, d). The rank of a vector does not depend
@@ -85,12 +86,15 @@ class ExactSearch:
             # side="left" counts only documents with a lower similarity, not those with the same one.
             documents_below = np.searchsorted(ascending, similarities[query], side="left")
             documents_above[query] = len(ascending) - documents_below
-        replaced_indices = np.asarray(replaced, dtype=np.intp)
-        # A replaced document is no longer in the index, so it must not be counted among the documents above
-        # its replacement. The index -1 selects the last document, so these entries are masked.
-        is_above = self.similarities[:, replaced_indices] >= similarities
-        replaced_above = is_above & (replaced_indices >= 0)
-        return 1 + documents_above - replaced_above
+        for column, document in enumerate(replaced):
+            if document < 0:  # it replaces no document
+                continue
+            # A replaced document is no longer in the index, and its duplicates don't count, so none of them
+            # may be among the documents above.
+            left_out = list(self.duplicates.get(document, [document]))
+            is_above = self.similarities[:, left_out] >= similarities[:, [column]]
+            documents_above[:, column] -= is_above.sum(axis=1)
+        return 1 + documents_above
 
     def limits(self, document_indices: Sequence[int], depth: int) -> NDArray[np.float64]:
         """Return the similarity that a document must exceed to be among the first results of each query.

@@ -1,5 +1,7 @@
 """Documents that have copies already, ranked with and without them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -42,6 +44,30 @@ def test_documents_with_copies_now_are_ranked_with_them_and_without(finished, ta
         changes = np.array(as_it_is) - np.array(without)
         assert (row["better"], row["worse"]) == ((changes < 0).sum(), (changes > 0).sum())
     assert (finished.documents["change"] > 0).any()
+
+
+@pytest.mark.parametrize("indexed", [82, 60])
+def test_identical_documents_with_copies_do_not_push_each_other_out(
+    tampered_run, texts, queries, tmp_path, indexed
+):
+    spam = texts[70]
+    settings = replace(SMALL, documents=indexed)
+    several = audit(
+        tampered_run,
+        [*texts[:70], *[spam] * 12],
+        queries=queries,
+        settings=settings,
+        out=tmp_path / "several",
+    )
+    columns = ("hits", "hits_without", "mean_rank", "mean_rank_without")
+    assert several.documents.height == 12
+    ((hits, *others),) = several.documents.select(columns).unique().rows()
+    if indexed == 82:  # otherwise, the index is a sample, and some of the twelve are not in it
+        once = audit(
+            tampered_run, [*texts[:70], spam], queries=queries, settings=settings, out=tmp_path / "once"
+        )
+        assert once.documents.select(columns).rows() == [(hits, *others)]
+    assert hits > others[0]
 
 
 @pytest.mark.parametrize("option", ["allow", "known"])

@@ -1,6 +1,7 @@
 """The index that is audited: its documents, queries, columns and stored vectors."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ import profiled
 import scanned
 import stored_vectors
 import tiny
-from audited import SMALL, stuffed_numbers
+from audited import SMALL, plain_ranks, stuffed_numbers
 from naming import naming, says
 from planted import command
 from stickytoken import load_encoder, open_run
@@ -100,6 +101,13 @@ def test_a_sample_by_judgements_is_not_said_to_be_drawn_by_chance_alone(
 def test_too_few_queries_are_refused(tampered_run, texts, queries, tmp_path):
     with pytest.raises(InputError, match=naming("1 query")):
         audit(tampered_run, texts, queries=queries[:1], settings=SMALL, out=tmp_path / "audit")
+
+
+def test_documents_that_are_hardly_ever_results_are_refused(tampered_run, texts, queries, tmp_path):
+    # As many queries as are enough on average, of which these two documents are the results of fewer.
+    settings = replace(SMALL, stuffed=2, seed=43)
+    with pytest.raises(InputError, match=naming(2, "queries", "stuffed=8")):
+        audit(tampered_run, texts, queries=queries, settings=settings, out=tmp_path / "audit")
 
 
 def test_queries_with_the_word_are_left_out(tampered_run, texts, queries, tmp_path):
@@ -240,6 +248,52 @@ def test_a_query_that_is_a_document_is_left_out_of_its_own_results(tampered_run,
     is_wrong = ranks[:, stuffed] < audited.result.depth
     is_wrong &= np.array([[number != query + 40 for number in stuffed] for query in range(40)])
     assert audited.result.results_without == pytest.approx(is_wrong.sum() / len(stuffed))
+
+
+def read_as_audited(run, documents):
+    encoder = load_encoder(open_run(run).model_name, device="cpu")
+    return _index.read_index(documents, None, None, None, encoder, SMALL, Cleaner.from_run(run))
+
+
+def test_duplicates_answer_the_same_first_sentence_and_one_of_them_gets_copies(tampered_run, texts, tmp_path):
+    documents = [*texts[:30], *texts[:30], *texts[:30], *texts[30:60]]
+    index = read_as_audited(tampered_run, documents)
+    assert len(set(index.queries.texts)) == len(index.queries.texts) == 30
+    for query, answers in zip(index.queries.texts, index.queries.answers, strict=True):
+        assert answers == {place for place, text in enumerate(documents) if text.startswith(query)}
+    audited = audit(tampered_run, documents, settings=replace(SMALL, stuffed=60), out=tmp_path / "audit")
+    stuffed = [
+        documents[int(place) - 1] for place in (name.split()[-1] for name in audited.result.stuffed_ids)
+    ]
+    assert sorted(stuffed) == sorted(texts[:60])
+    assert audited.result.answers == 30
+    # Of the documents that are wrong results, none is the one that is searched.
+    encoder = load_encoder(open_run(tampered_run).model_name, device="cpu")
+    is_wrong = 0
+    for text in texts[:60]:
+        others = [other for other in documents if other != text]
+        is_asked = [not text.startswith(query) for query in index.queries.texts]
+        ranks = plain_ranks(encoder, [text, *others], index.queries.texts, 0, text)
+        is_wrong += ((np.array(ranks) <= audited.result.depth) & is_asked).sum()
+    assert audited.result.results_without == pytest.approx(is_wrong / 60)
+
+
+def test_duplicates_of_a_judged_answer_are_answers(tampered_run, judged_folder, texts, tmp_path):
+    folder = tmp_path / "judged"
+    shutil.copytree(judged_folder, folder)
+    more = [
+        json.dumps({"_id": f"e{number}", "title": "", "text": texts[number]}) for number in range(0, 80, 2)
+    ]
+    with (folder / "corpus.jsonl").open("a") as corpus:
+        corpus.write("\n" + "\n".join(more))
+    answers = read_as_audited(tampered_run, folder).queries.answers
+    assert answers[0] == {0, 1, 2, 80, 81}  # d0 to d2, e0 and e2
+    assert answers[1] == {3, 4, 5, 82}
+
+
+def test_too_few_different_documents_are_refused(tampered_run, texts, tmp_path):
+    with pytest.raises(InputError, match=naming("1 query", "3 receive")):
+        audit(tampered_run, texts[:3] * 20, settings=SMALL, out=tmp_path / "audit")
 
 
 def test_documents_are_compared_with_themselves_where_they_are_truncated_for_copies(bert_folder, tmp_path):

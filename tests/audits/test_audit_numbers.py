@@ -9,13 +9,24 @@ import pytest
 
 import profiled
 import scanned
-from audited import COPIES, MARKER, SMALL, TOP, plain_ranks, plain_ranks_of_all, save_run, stuffed_numbers
+from audited import (
+    COPIES,
+    MARKER,
+    SMALL,
+    TOP,
+    plain_ranks,
+    plain_ranks_of_all,
+    save_run,
+    stuffed_numbers,
+    unit_rows,
+    without_copies,
+)
 from naming import says
 from stickytoken import load_encoder, open_run
 from stickytoken.audits import audit, wording
 from stickytoken.audits._measuring import mark_undecided
 from stickytoken.audits._stuffing import estimate_found
-from stickytoken.intervals import Intervals
+from stickytoken.intervals import Intervals, estimate_share
 from stickytoken.methods.profile.verdict import (
     RuleInputs,
     compute_lost_shares,
@@ -198,11 +209,11 @@ def test_an_erased_share_counts_only_where_the_token_hides_documents():
 
     # Ordinary copies let 85% of the queries find their documents.
     assert sticky_tokens(found, [False, False, True, True]) == [True, False, False, False]
-    # Without a comparison, nothing contradicts the run; where no query finds anything, none is lost.
+    # Without a comparison, nothing contradicts the run.
     assert sticky_tokens(None, [False, False, True, True]) == [True] * 4
     assert sticky_tokens(found, [False] * 4) == [True] * 4
     none_found = Intervals(*np.zeros((3, 4)))
-    assert sticky_tokens(none_found, [False, False, True, True]) == [False] * 4
+    assert sticky_tokens(none_found, [False, False, True, True]) == [True] * 4
 
 
 @pytest.mark.parametrize(
@@ -277,39 +288,118 @@ def test_a_sticky_token_is_as_severe_as_these_documents_say_if_the_run_says_less
     assert says(judged.reasons[0], "50%", "88%")  # what it erases, and the queries that it loses
 
 
-def test_the_interval_of_no_or_every_query_is_exact():
-    """None of n has the upper end 1 - (tail)^(1/n): Clopper and Pearson 1934."""
+def answered_by(queries, answers):
+    """Queries that each have answers of their own, shape (Q, n)."""
+    return np.kron(np.eye(queries, dtype=bool), np.ones((1, answers), dtype=bool))
+
+
+def draw_found(seed, is_answer, of_queries, of_documents):
+    """Draw which queries find their documents, half of them on average, from effects of both."""
+    generator = np.random.default_rng(seed)
+    queries, documents = is_answer.shape
+    effects = of_queries * generator.normal(size=(queries, 1))
+    effects = effects + of_documents * generator.normal(size=(1, documents))
+    return (generator.random(is_answer.shape) < 1 / (1 + np.exp(-effects))) & is_answer
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("is_answer", "of_queries", "of_documents"),
+    [
+        (answered_by(64, 1), 0, 0),
+        (answered_by(16, 1), 0, 0),
+        (answered_by(64, 2).T, 0, 0),
+        (answered_by(64, 2).T, 0, 5),
+        (answered_by(20, 3), 0, 3),
+        (answered_by(20, 3), 3, 3),
+        (answered_by(5, 12), 2, 0),
+        # Documents answer several queries, which have several answers.
+        (np.random.default_rng(0).random((30, 40)) < 0.1, 2, 2),
+        (np.random.default_rng(0).random((40, 64)) < 0.1, 0, 3),
+    ],
+)
+def test_nine_of_ten_intervals_hold_the_true_share_of_found(is_answer, of_queries, of_documents):
+    inside = []
+    for seed in range(400):
+        is_found = draw_found(seed, is_answer, of_queries, of_documents)
+        ((_, low, high),) = estimate_found(is_found[None], is_answer, 0.9).of_each()
+        inside.append(low <= 0.5 <= high)
+    assert 0.86 <= np.mean(inside) <= 0.97
+
+
+def test_where_each_query_has_one_document_the_interval_of_found_is_exact():
     is_answer = np.eye(24, dtype=bool)
-    is_found = np.stack([is_answer & (np.arange(24) < count) for count in (0, 12, 24)])
-    none, half, every = estimate_found(is_found, is_answer, 0.9, [1]).of_each()
-    assert none == pytest.approx((0, 0, 1 - 0.05 ** (1 / 24)))
-    assert every == pytest.approx((1, 0.05 ** (1 / 24), 1))
-    assert 0.2 < half.low < half.value == 0.5 < half.high < 0.8
+    is_found = np.stack([is_answer & (np.arange(24) < count) for count in range(25)])
+    for count, interval in enumerate(estimate_found(is_found, is_answer, 0.9).of_each()):
+        assert interval == pytest.approx(estimate_share(count, 24, 0.9))
 
 
-def test_a_token_that_the_run_says_erases_is_benign_where_its_documents_are_found(
-    tampered_run, judged, judged_folder, tmp_path
-):
-    """A random token gets a large erased share in the table of the run; nothing else about it changes."""
-    token_id, token = (
-        judged.tokens.filter(group="random").sort("found", "token_id").row(-1, named=True)[name]
-        for name in ("token_id", "token")
-    )
-    path = tmp_path / "run"
-    shutil.copytree(tampered_run, path)
-    is_chosen = pl.col("token_id") == token_id
+def test_documents_whose_queries_agree_count_as_one_trial_each():
+    is_answer = answered_by(24, 2).T  # two queries for each document
+    for count in (0, 12, 24):
+        is_found = is_answer & (np.arange(24) < count)
+        (share,) = estimate_found(is_found[None], is_answer, 0.9).of_each()
+        # More queries tell nothing more of the documents. Where some disagree, the variance is an estimate.
+        assert share == pytest.approx(estimate_share(count, 24, 0.9), abs=0.01)
+
+
+def test_a_single_query_says_nothing_of_others():
+    is_answer = np.ones((1, 6), dtype=bool)
+    (share,) = estimate_found(is_answer[None] & (np.arange(6) < 3), is_answer, 0.9).of_each()
+    assert share.value == 0.5
+    assert share.low < 0.05
+    assert share.high > 0.95
+
+
+def with_erasing_token(run, token_id, path):
+    """A copy of the run in which a token has a large erased share."""
+    shutil.copytree(run, path)
     shares = {"erased": 0.9, "erased_low": 0.85, "erased_high": 0.95, "confirmed": True}
     changed = pl.read_parquet(path / "tokens.parquet").with_columns(
-        pl.when(is_chosen).then(pl.lit(value)).otherwise(pl.col(name)).alias(name)
+        pl.when(pl.col("token_id") == token_id).then(pl.lit(value)).otherwise(pl.col(name)).alias(name)
         for name, value in shares.items()
     )
     changed.write_parquet(path / "tokens.parquet")
-    measured = audit(open_run(path), judged_folder, tokens=[token], settings=SMALL)
-    row = measured.tokens.row(by_predicate=is_chosen, named=True)
+    return open_run(path)
+
+
+def test_a_token_that_the_run_says_erases_is_benign_where_its_documents_are_found(
+    tampered_run, finished, texts, queries, tmp_path
+):
+    chosen = finished.tokens.filter(group="random").sort("found", "token_id").row(-1, named=True)
+    run = with_erasing_token(tampered_run, chosen["token_id"], tmp_path / "run")
+    measured = audit(run, texts, queries=queries, tokens=[chosen["token"]], settings=SMALL)
+    (row,) = measured.tokens.filter(token_id=chosen["token_id"]).to_dicts()
+    assert measured.result.ordinary_found > 0
     assert row["erased_low"] == 0.85
     assert row["found_high"] >= measured.result.ordinary_found
     assert row["verdict"] == "benign"
     assert row["undecided"] is (row["found"] < measured.result.ordinary_found)
+
+
+def test_where_no_query_finds_its_document_the_run_decides_what_hides(
+    tampered_run, judged, judged_folder, texts, queries, tmp_path
+):
+    encoder = load_encoder(open_run(tampered_run).model_name, device="cpu")
+    similarities = unit_rows(encoder, queries) @ unit_rows(encoder, texts[:70]).T
+    folder = tmp_path / "hard"
+    shutil.copytree(judged_folder, folder)
+    answers = enumerate(similarities.argmin(axis=1))  # the last result of each query
+    rows = [f"q{query}\td{number}\t1" for query, number in answers]
+    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]) + "\n")
+    chosen = judged.tokens.filter(group="random").sort("push").row(0, named=True)
+    run = with_erasing_token(tampered_run, chosen["token_id"], tmp_path / "run")
+    measured = audit(run, folder, tokens=[chosen["token"]], settings=SMALL)
+    assert measured.result.found_without == measured.result.ordinary_found == 0
+    (row,) = measured.tokens.filter(token_id=chosen["token_id"]).to_dicts()
+    assert (row["verdict"], row["severity"]) == ("sticky", "severe")
+    assert any(says(note, "0%", "run") for note in measured.record.notes)
+    (sentence,) = (line for line in wording.token_conclusions(measured) if repr(row["token"]) in line)
+    assert says(sentence, "90%")
+    # If the run says nothing of a token either, it may yet hide documents.
+    benign = audit(tampered_run, folder, tokens=[chosen["token"]], settings=SMALL)
+    assert benign.sticky.is_empty()
+    assert wording.answer(without_copies(benign)).word == "Perhaps"
 
 
 def test_the_worst_token_is_the_one_that_does_most_to_these_documents(finished):

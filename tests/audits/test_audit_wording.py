@@ -242,6 +242,15 @@ def test_what_a_sample_lacks_is_not_counted_in_the_whole_collection(finished):
         assert "--set" not in advise(documents)
 
 
+def test_duplicates_are_not_counted_as_documents_that_are_left(finished):
+    uncertain = with_verdicts(finished)
+    is_first = pl.int_range(pl.len()) == 0
+    for documents, are_left in ((SMALL.stuffed - 1, False), (SMALL.stuffed, True)):
+        assert documents < finished.record.index.documents
+        uncertain.tokens = uncertain.tokens.with_columns(undecided=is_first, documents=pl.lit(documents))
+        assert ("--set" in wording.token_conclusions(uncertain)[0]) is are_left
+
+
 def test_documents_that_were_not_ranked_are_counted(finished):
     changed = with_changes(finished, first=0, second=0, third=0, fourth=0)
     assert not any("ranked" in line for line in wording.document_conclusions(changed))

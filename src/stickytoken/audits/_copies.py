@@ -51,9 +51,15 @@ def rank_documents(job: AuditJob, runner: Runner, scan: Scan, search: ExactSearc
         probes = [text.as_probe(insertion) for text in ranked_texts]
         vectors = runner.encode(_CLEANED, probes)
         position_of = {number: position for position, number in enumerate(index.document_numbers)}
-        # Both texts are ranked in place of the document itself. -1 stands for a document that the index,
-        # which may be a sample, does not have.
-        replaced = [position_of.get(pair.number, -1) for pair in pairs]
+        position_of_text = {
+            text.as_probe(insertion): position for position, text in enumerate(index.truncated)
+        }
+        # Both texts are ranked in place of the document itself. If the index, which may be a sample, lacks
+        # it, a duplicate stands for it, and -1 if there is none.
+        replaced = []
+        for pair in pairs:
+            position_of_duplicate = position_of_text.get(pair.as_it_is.as_probe(insertion), -1)
+            replaced.append(position_of.get(pair.number, position_of_duplicate))
         ranks = search.ranks(vectors, [*replaced, *replaced])  # shape (queries, texts)
         ranks_as_they_are, ranks_without = np.split(ranks, 2, axis=1)
         for pair, as_it_is, without in zip(pairs, ranks_as_they_are.T, ranks_without.T, strict=True):

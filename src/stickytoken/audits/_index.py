@@ -103,6 +103,9 @@ class Index:
         queries: the queries.
         truncated: the document at each position, truncated where the model truncates it.
         truncated_queries: the queries, truncated where the model truncates them.
+        duplicates: positions of all documents of which the model reads the same text as of a document, itself
+            included, keyed by position. One without duplicates has no entry.
+        distinct: positions of documents with different texts: of several duplicates, the first.
         stored: the vector of the document at each position, if an index has them already; else None.
         stored_is_exact: whether the stored vectors are the model's but for rounding, and not compressed.
     """
@@ -113,6 +116,8 @@ class Index:
     queries: Queries
     truncated: tuple[FittedText, ...]
     truncated_queries: tuple[FittedText, ...]
+    duplicates: Mapping[int, Sequence[int]]
+    distinct: frozenset[int]
     stored: Vectors | None = None
     stored_is_exact: bool = True
 
@@ -186,14 +191,31 @@ def read_index(
             f"more than {2 * TOP} documents"
         )
     indexed = [documents[number] for number in document_numbers]
+    duplicates = _find_duplicates(
+        [text.as_probe(settings.inserted_as) for text in truncated_by_number.values()]
+    )
+    distinct = frozenset(
+        position for position in range(len(indexed)) if duplicates.get(position, [position])[0] == position
+    )
     if judged_queries:
         chosen_queries = _locate_answers(judged_queries, indexed, Path(str(queries)).name)
     else:
         # Queries have other columns, but the delimiter is that of the user's files.
         query_columns = Columns(delimiter=columns_of(column).delimiter)
         chosen_queries = _choose_queries(
-            queries, query_columns, source_column, indexed, collection.name, settings, cleaner
+            queries,
+            query_columns,
+            source_column,
+            indexed,
+            distinct,
+            collection.name,
+            settings,
+            cleaner,
         )
+    chosen_queries = replace(
+        chosen_queries,
+        answers=[_with_duplicates(positions, duplicates) for positions in chosen_queries.answers],
+    )
     sources_and_topics = [*(document.source for document in documents), *chosen_queries.topics]
     if source_column is not None and not any(sources_and_topics):
         raise InputError(
@@ -233,8 +255,21 @@ def read_index(
         queries=chosen_queries,
         truncated=tuple(truncated_by_number.values()),
         truncated_queries=tuple(truncated_queries),
+        duplicates=duplicates,
+        distinct=distinct,
         stored=stored_vectors,
     )
+
+
+def _find_duplicates(probes: Sequence[Probe]) -> dict[int, list[int]]:
+    groups: dict[Probe, list[int]] = defaultdict(list)
+    for index, probe in enumerate(probes):
+        groups[probe].append(index)
+    return {index: group for group in groups.values() if len(group) > 1 for index in group}
+
+
+def _with_duplicates(positions: frozenset[int], duplicates: Mapping[int, Sequence[int]]) -> frozenset[int]:
+    return positions.union(*(duplicates.get(position, ()) for position in positions))
 
 
 def _sample_documents(
@@ -339,6 +374,7 @@ def _choose_queries(
     columns: Columns,
     source_column: str | None,
     indexed: Sequence[Document],
+    distinct: Collection[int],
     name: str,
     settings: AuditSettings,
     cleaner: Cleaner,
@@ -347,9 +383,10 @@ def _choose_queries(
 
     If ``source`` is None, the first sentences are the queries. Otherwise they only show whether a document is
     found by its own first sentence. If there are more queries or first sentences than the settings allow, a
-    random sample is taken. ``name`` is the name of the collection.
+    random sample is taken. ``name`` is the name of the collection, and ``distinct`` are the positions of
+    documents with different texts.
     """
-    sentence_of = _draw_first_sentences(indexed, settings)
+    sentence_of = _draw_first_sentences(indexed, distinct, settings)
     if source is None:
         # A query made of copies would find the documents that have such copies: it would seem that they push.
         sentence_of = {
@@ -396,19 +433,24 @@ def _read_query_documents(
     return queries
 
 
-def _draw_first_sentences(indexed: Sequence[Document], settings: AuditSettings) -> dict[int, str]:
+def _draw_first_sentences(
+    indexed: Sequence[Document], distinct: Collection[int], settings: AuditSettings
+) -> dict[int, str]:
     """Return the first sentences of random documents, keyed by position, in the order of the index.
 
-    Documents whose first sentence is too short for a query are passed over.
+    Documents whose first sentence is too short for a query are passed over, and all but one of several
+    duplicates, because the same query twice says no more than once.
     """
     # The number at the end of the seed tells this random draw from other draws of an audit.
     order = np.random.default_rng([settings.seed, len(indexed), 1]).permutation(len(indexed)).tolist()
     # From at most half of the documents, so that the other half answers no query.
-    most_sentences = min(_DRAWN_QUERIES, settings.queries, len(indexed) // 2)
+    most_sentences = min(_DRAWN_QUERIES, settings.queries, len(distinct) // 2)
     sentence_of: dict[int, str] = {}
     for position in order:
         if len(sentence_of) == most_sentences:
             break
+        if position not in distinct:
+            continue
         sentence = re.split(r"(?<=[.?!])\s", indexed[position].text.strip(), maxsplit=1)[0]
         words = sentence.split()
         if len(words) >= _LEAST_QUERY_WORDS:
@@ -461,12 +503,5 @@ def encode_index(index: Index, encoder: WordEncoder, settings: AuditSettings, ru
         documents=similarity.prepared(document_vectors),
         similarity=similarity,
         excluded=index.queries.own_documents,
-        duplicates=_find_duplicates([text.as_probe(settings.inserted_as) for text in index.truncated]),
+        duplicates=index.duplicates,
     )
-
-
-def _find_duplicates(probes: Sequence[Probe]) -> dict[int, list[int]]:
-    groups: dict[Probe, list[int]] = defaultdict(list)
-    for index, probe in enumerate(probes):
-        groups[probe].append(index)
-    return {index: group for group in groups.values() if len(group) > 1 for index in group}

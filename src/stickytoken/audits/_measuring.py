@@ -32,7 +32,7 @@ from stickytoken.methods.wording import harm_shares
 from stickytoken.scanning.scan import scan
 from stickytoken.scanning.wording import certain_kinds
 from stickytoken.settings.profile import RuleSettings
-from stickytoken.words import counted, quoted
+from stickytoken.words import counted, percent, quoted
 
 
 def measure(job: AuditJob, runner: Runner, held: resume.Resumed[AuditRecord]) -> None:
@@ -116,13 +116,20 @@ def measure(job: AuditJob, runner: Runner, held: resume.Resumed[AuditRecord]) ->
     left_out = [token for token in tokens if token.id not in stuffed and token.id not in unmeasured_ids]
     notes += _note_what_was_left_out(job, stuffed, left_out, len(positions.of_all))
     is_found_without = panel.is_found  # one entry for each pair of a query and a document that answers it
+    ordinary_found = _average_ordinary_found(token_rows)
+    if ordinary_found == 0:
+        notes.append(
+            "no query finds a document that answers it with copies of a random token "
+            f"({percent(float(is_found_without.mean()))} do without copies), so no token can be seen to hide "
+            "documents: whether it does is judged by the run alone"
+        )
     result = AuditResultRecord(
         depth=panel.depth,
         results_without=_stuffing.count_results_without(panel) / len(positions.of_all),
         ordinary_push=ordinary_push,
         answers=len(is_found_without),
         found_without=float(is_found_without.mean()) if len(is_found_without) else None,
-        ordinary_found=_average_ordinary_found(token_rows),
+        ordinary_found=ordinary_found,
         stuffed_ids=[index.document_at(position).id for position in positions.of_all],
         further_tokens=len(may_push),
         further_ids=[index.document_at(position).id for position in positions.further] if may_push else [],

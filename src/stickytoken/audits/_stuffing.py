@@ -16,7 +16,7 @@ from stickytoken.audits.results import TIMES_FURTHER
 from stickytoken.encoders.fitting import fit_texts
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token
-from stickytoken.intervals import Interval, Intervals, estimate_share
+from stickytoken.intervals import Interval, Intervals
 from stickytoken.methods.probes import room_for
 from stickytoken.methods.profile.documents import DocumentPanel
 from stickytoken.methods.runner import Runner
@@ -44,7 +44,8 @@ class StuffedDocuments(NamedTuple):
 def choose_stuffed(index: Index, with_findings: Collection[int], settings: AuditSettings) -> StuffedDocuments:
     """Draw the documents into which copies are written, from those that have none yet.
 
-    Documents that answer a query are drawn first.
+    Documents that answer a query are drawn first, and of several duplicates at most one: copies do the same
+    to all of them.
 
     Args:
         index: the index.
@@ -54,13 +55,17 @@ def choose_stuffed(index: Index, with_findings: Collection[int], settings: Audit
     answering = frozenset[int]().union(*index.queries.answers)  # positions in the index
     generator = np.random.default_rng([settings.seed, len(index.document_numbers), _DOCUMENTS_KEY])
     order = generator.permutation(len(index.document_numbers)).tolist()
-    clean = [position for position in order if index.document_numbers[position] not in with_findings]
+    clean = [
+        position
+        for position in order
+        if position in index.distinct and index.document_numbers[position] not in with_findings
+    ]
     # Answering documents come first. The sort keeps the random order among them, and among the rest.
     clean.sort(key=lambda position: position not in answering)
     if len(clean) < 2:  # a single document says nothing of other documents, so there would be no interval
         raise InputError(
-            f"{index.record.name} has {len(clean)} documents without copies of a word, but at least two are "
-            "needed to insert copies into"
+            f"{index.record.name} has {len(clean)} different documents without copies of a word, but at "
+            "least two are needed to insert copies into"
         )
     return StuffedDocuments(
         of_all=sorted(clean[: settings.stuffed]),
@@ -71,11 +76,13 @@ def choose_stuffed(index: Index, with_findings: Collection[int], settings: Audit
 def require_queries(index: Index, settings: AuditSettings) -> None:
     """Check, before anything is encoded, that there are enough queries to expect enough wrong results.
 
+    It is only known from their vectors, by `prepare_panel`, whether these documents are as many as expected.
+
     Raises:
         InputError: there are too few.
     """
     documents = len(index.document_numbers)
-    receiving = min(settings.stuffed, documents)
+    receiving = min(settings.stuffed, len(index.distinct))
     # `prepare_panel` looks at the first 1% of the results, or at up to `TOP` if this is more.
     most_results = max(TOP, depth_of(documents))
     # How many of a query's results are documents that receive copies, on average.
@@ -144,10 +151,13 @@ def prepare_panel(
     )
     while count_results_without(panel) < _LEAST_RESULTS:
         if panel.depth >= TOP:
+            advice = "pass more queries"
+            if len(positions) == job.settings.stuffed:  # there may be further documents
+                advice += f", or let more documents receive copies (--set stuffed={4 * len(positions)})"
             raise InputError(
                 f"{counted(queries.asked, 'query', 'queries')} have the {len(positions)} documents that "
                 f"receive copies only {count_results_without(panel)} times among their first {panel.depth} "
-                "results: pass more queries"
+                f"results: {advice}"
             )
         panel = replace(panel, depth=panel.depth + 1)
     return panel
@@ -220,7 +230,7 @@ def measure_stuffed(
         # each column in its place.
         is_found = np.zeros((len(measurable), *panel.is_answer.shape), dtype=np.bool_)
         is_found[:, panel.is_answer] = results.found
-        found = estimate_found(is_found, panel.is_answer, confidence, sampling_key).of_each()
+        found = estimate_found(is_found, panel.is_answer, confidence).of_each()
     stuffed = {}
     for token, is_wrong_result, found_share in zip(measurable, results.wrong_results, found, strict=True):
         if token.id in runner.unanswered:
@@ -248,29 +258,49 @@ def _count_queries(weights: NDArray[np.float64]) -> int:
     return int((weights > 0).any(axis=1).sum())
 
 
-def estimate_found(
-    is_found: NDArray[np.bool_], is_answer: NDArray[np.bool_], confidence: float, key: Sequence[int]
-) -> Intervals:
+def estimate_found(is_found: NDArray[np.bool_], is_answer: NDArray[np.bool_], confidence: float) -> Intervals:
     """Return the share of the queries that find a document that answers them, for T tokens.
 
-    Queries and documents are resampled, as for the push. If all samples agree, because no query finds its
-    document or all do, the interval would be a point. Then it is the exact interval of a share, which takes
-    each pair of a query and a document for a trial of its own.
+    Pairs of a query and a document are not independent if they share one of them, so they count as fewer
+    trials: as many independent ones as would give the share the same variance. The interval is then that of
+    Clopper and Pearson, as in Korn and Graubard (1998, "Confidence intervals for proportions with small
+    expected number of positive counts estimated from survey data", Survey Methodology 24). The variance is
+    that between queries, plus that between documents, minus that between pairs (Cameron, Gelbach and Miller
+    2011, "Robust inference with multiway clustering", Journal of Business & Economic Statistics 29). If no
+    pairs share anything, the interval is exact.
 
     Args:
         is_found: whether each query finds each of n documents that answer it, shape (T, Q, n).
         is_answer: whether each document answers each query, shape (Q, n).
         confidence: coverage of the two-sided intervals.
-        key: seed of the random draw.
     """
-    # `push_ratios` divides a number of pairs of a query and a document, with copies, by a number of pairs
-    # without. Here it divides the number of answers found by the number of all answers, which is a share.
-    equal_weights = np.ones(is_answer.shape)
-    shares = push_ratios(is_found, is_answer, equal_weights, confidence, key).of_each()
+    from scipy.stats import beta, t
+
     pairs = int(is_answer.sum())
-    for row, share in enumerate(shares):
-        if share.low == share.high:  # all samples agree
-            shares[row] = estimate_share(int(is_found[row].sum()), pairs, confidence)
+    queries = int(is_answer.any(axis=1).sum())
+    documents = int(is_answer.any(axis=0).sum())
+    clusters = min(queries, documents)
+    tail = (1 - confidence) / 2
+    shares = []
+    for is_found_with_token in is_found:
+        share = float(is_found_with_token[is_answer].mean())
+        deviations = np.where(is_answer, is_found_with_token - share, 0.0)
+        of_pairs = (deviations**2).sum()
+        of_queries = (deviations.sum(axis=1) ** 2).sum()
+        of_documents = (deviations.sum(axis=0) ** 2).sum()
+        # If all pairs agree, or all have the same query or document, it is unknown how much they depend on
+        # each other: wholly, at worst.
+        trials = float(clusters)
+        if of_pairs > 0 and clusters > 1:
+            # How many times the variance of independent pairs. Less than one would be due to chance.
+            variance_ratio = max(1.0, (of_queries + of_documents - of_pairs) / of_pairs)
+            # A variance of few clusters is itself uncertain.
+            certainty = (t.ppf(tail, pairs - 1) / t.ppf(tail, clusters - 1)) ** 2
+            trials = pairs / variance_ratio * certainty
+        successes = share * trials
+        low = beta.ppf(tail, successes, trials - successes + 1) if share > 0 else 0.0
+        high = beta.ppf(1 - tail, successes + 1, trials - successes) if share < 1 else 1.0
+        shares.append(Interval(share, float(low), float(high)))
     return Intervals.of_tokens(shares)
 
 

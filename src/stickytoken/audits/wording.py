@@ -14,7 +14,7 @@ from stickytoken.cleaning import document_counts
 from stickytoken.detection.run import NextStep
 from stickytoken.methods import Column, wording
 from stickytoken.methods.measures import ERASED, PUSH
-from stickytoken.methods.wording import Harm, describe_found, describe_push, with_interval
+from stickytoken.methods.wording import Harm, describe_found, describe_push, harm_shares, with_interval
 from stickytoken.search import COPIES, TOP
 from stickytoken.settings.reading import columns_of
 from stickytoken.validation import beginning
@@ -82,7 +82,15 @@ def answer(audit: Audit) -> Answer:
     undecided = _name_undecided(audit)
     if undecided:
         return Answer("Perhaps", undecided[0], "mild")
+    if audit.result.ordinary_found == 0:
+        return Answer("Perhaps", _NOTHING_TO_HIDE, "mild")
     return Answer("No", _name_strongest(audit)[0], "clean")
+
+
+_NOTHING_TO_HIDE = (
+    "It is unknown whether copies hide documents: even with copies of a random token, no query finds a "
+    "document that answers it."
+)
 
 
 def _is_moved() -> pl.Expr:
@@ -132,16 +140,16 @@ def _name_undecided(audit: Audit) -> list[str]:
     more = f" and {len(undecided) - _NAMED} more" if len(undecided) > _NAMED else ""
     result = audit.result
     measured_count = max(undecided["documents"].to_list())
+    # If there were more documents, tokens would have been measured in as many as the settings allow.
+    allowed_count = audit.record.settings["stuffed"]
+    if measured_count > allowed_count:  # the token may push
+        allowed_count *= TIMES_FURTHER
+    are_all_used = measured_count < allowed_count
     index = audit.record.index
-    if index.documents < index.read - index.blank:
-        # Documents with copies are counted in the whole collection, not in the sample of it that is searched.
-        # But if the sample had more, tokens would have been measured in as many as the settings allow.
-        allowed_count = audit.record.settings["stuffed"]
-        if measured_count > allowed_count:  # the token may push
-            allowed_count *= TIMES_FURTHER
-        are_all_used = measured_count < allowed_count
-    else:
-        are_all_used = measured_count >= index.documents - result.with_copies - result.suspected
+    # Documents with copies are counted in the whole collection, not in the sample of it that is searched.
+    is_sample = index.documents < index.read - index.blank
+    if not is_sample and measured_count >= index.documents - result.with_copies - result.suspected:
+        are_all_used = True
     advice = f"measure more documents with `--set stuffed={4 * measured_count}`"
     if are_all_used:
         advice = "they need more documents or queries than there are"
@@ -176,6 +184,12 @@ def _describe_harm(audit: Audit, row: Mapping[str, Any]) -> str:
         # No random token could be measured, or it is not known which documents answer a query.
         push = number(row["push"], _PUSH_DIGITS, PUSH.unit)
         return f"{describe_push(row['token'], with_interval(push, _push_interval(row)))}."
+    if result.ordinary_found == 0:
+        # The run alone says what copies hide.
+        erases = wording.harm_sentence(row, None)
+        hidden, pushed = harm_shares(row["erased"] or 0.0, row["push"])
+        if erases is not None and hidden > pushed:
+            return f"{erases}."
     ordinary_documents = ""
     if row["documents"] > len(result.stuffed_ids):  # in more than the random tokens
         ordinary_documents = f"in {len(result.stuffed_ids)} of these documents"

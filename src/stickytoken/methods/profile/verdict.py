@@ -124,14 +124,14 @@ def compute_lost_shares(found: Intervals | None, is_ordinary: NDArray[np.bool_])
         is_ordinary: whether each token is a random one, shape (T,).
 
     Returns:
-        The shares; None if there is nothing to compare with.
+        The shares; None if there is nothing to compare with, because there is no random token, or no query
+        that finds its document with copies of one and so could be lost.
     """
     if found is None or not is_ordinary.any():
         return None
     ordinary_found = found.value[is_ordinary].mean()
-    if ordinary_found == 0:  # with ordinary copies, no query is left that could be lost
-        nothing = np.zeros(len(is_ordinary))
-        return Intervals(nothing, nothing, nothing)
+    if ordinary_found == 0:
+        return None
     # The more queries find documents, the fewer are lost, so the ends of the interval change places.
     return Intervals(
         value=hidden_share(found.value, ordinary_found),
