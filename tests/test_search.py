@@ -73,7 +73,7 @@ def test_a_document_without_others_is_a_first_result():
 
 def test_a_query_that_is_a_document_does_not_find_itself():
     once = search_of(5)
-    search = ExactSearch(once.queries, once.documents, once.similarity, excluded={2: 7})
+    search = ExactSearch(once.queries, once.documents, once.similarity, excluded={2: [7]})
     others = np.sort(np.delete(once.similarities[2], 7))
     assert search.similarities[2, 7] == -np.inf
     assert search.limits([7], 3)[2, 0] == others[-3]

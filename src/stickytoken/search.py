@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -38,8 +38,8 @@ class ExactSearch:
         queries: vectors of the queries, as returned by `Similarity.prepared`, shape (Q, d).
         documents: vectors of the documents, as returned by `Similarity.prepared`, shape (N, d).
         similarity: how the model compares vectors.
-        excluded: index of the document that each query is itself, keyed by index of the query. Such a
-            document is no result of the query.
+        excluded: indices of the document that each query is itself, with its duplicates, keyed by index of
+            the query. They are no results of the query.
         duplicates: indices of all documents with the same text as a document, itself included, keyed by index
             of the document. One without duplicates has no entry. (Vectors don't tell: those of equal texts
             from different batches differ by rounding.)
@@ -48,14 +48,15 @@ class ExactSearch:
     queries: NDArray[np.float64]
     documents: NDArray[np.float64]
     similarity: Similarity
-    excluded: Mapping[int, int] = field(default_factory=dict)
+    excluded: Mapping[int, Collection[int]] = field(default_factory=dict)
     duplicates: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
     @cached_property
     def similarities(self) -> NDArray[np.float64]:
         """Similarity of every query to every document, shape (Q, N); minus infinity for excluded pairs."""
         similarities = self.similarity.of_all(self.queries, self.documents)
-        similarities[list(self.excluded.keys()), list(self.excluded.values())] = -np.inf
+        for query, documents in self.excluded.items():
+            similarities[query, list(documents)] = -np.inf
         return similarities
 
     @cached_property
@@ -79,8 +80,8 @@ class ExactSearch:
             The ranks for each query, counted from 1, shape (Q, n).
         """
         similarities = self.similarity.of_all(self.queries, self.similarity.prepared(vectors))  # (Q, n)
-        for query, document in self.excluded.items():
-            similarities[query, np.equal(replaced, document)] = -np.inf  # so it ranks last
+        for query, documents in self.excluded.items():
+            similarities[query, np.isin(replaced, list(documents))] = -np.inf  # so they rank last
         documents_above = np.empty(similarities.shape, dtype=np.int64)
         for query, ascending in enumerate(self._ascending):
             # side="left" counts only documents with a lower similarity, not those with the same one.

@@ -1,5 +1,6 @@
 """What an audit measures, against a slow plain search, and the verdicts that follow from it."""
 
+import itertools
 import shutil
 from dataclasses import replace
 
@@ -325,6 +326,18 @@ def test_nine_of_ten_intervals_hold_the_true_share_of_found(is_answer, of_querie
         ((_, low, high),) = estimate_found(is_found[None], is_answer, 0.9).of_each()
         inside.append(low <= 0.5 <= high)
     assert 0.86 <= np.mean(inside) <= 0.97
+
+
+def test_the_more_queries_find_their_document_the_higher_is_the_interval():
+    """Also at the ends, where a token alone would not show how much its pairs depend on each other."""
+    is_answer = np.ones((4, 6), dtype=np.bool_)
+    counts = range(is_answer.sum() + 1)
+    is_found = np.array([count > np.arange(24).reshape(6, 4).T for count in counts])
+    intervals = estimate_found(is_found, is_answer, 0.9).of_each()
+    for fewer, more in itertools.pairwise(intervals):
+        assert (fewer.low, fewer.high) < (more.low, more.high)
+        assert fewer.low <= more.low
+        assert fewer.high <= more.high
 
 
 def test_where_each_query_has_one_document_the_interval_of_found_is_exact():

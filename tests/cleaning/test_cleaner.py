@@ -195,6 +195,9 @@ def test_texts_that_are_one_document_are_cleaned_as_one(parts, template):
     again, further_cuts = clean_document(CLEANER, document_of(cleaned_parts, template))
     assert not any(further_cuts)
     assert findings_of(again) == findings_of(cleaned)
+    assert cleaned.text.split() == document_of(cleaned_parts, template).text.split()
+    if not any(span.fix is Fix.SAFE for span in CLEANER.find(document.text)):
+        assert not any(cuts_by_part)
 
 
 def document_of(parts, template=None):
@@ -213,6 +216,8 @@ def findings_of(cleaned):
         ("<p>air <s>flow</s> [MASK]</p>", True),
         ("air <s> flow", True),
         ("`air [MASK]` flow", True),  # stays, but somebody must decide
+        ("<p>air `</s>` flow</p>", True),
+        ("<p>air &lt;/s&gt; flow</p>", True),
         ("<p>" + "<s>" * 8 + "</p>", True),
     ],
 )

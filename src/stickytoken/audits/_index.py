@@ -30,6 +30,7 @@ from stickytoken.methods.runner import Runner
 from stickytoken.search import TOP, ExactSearch
 from stickytoken.settings.audit import AuditSettings
 from stickytoken.settings.reading import ColumnChoice, Columns, columns_of
+from stickytoken.words import counted
 
 # Minimum and maximum length, in words, of a query taken from a document's first sentence. A shorter sentence
 # is too vague for a query, and a longer one is truncated.
@@ -57,7 +58,8 @@ class Queries:
             are first sentences of documents, which only show whether a document is found by its first
             sentence.
         answers: for each query, the index positions of the documents that answer it, as far as known.
-        own_documents: index position of the document that a query is itself, keyed by index of the query. It
+        own_documents: index positions of the document that a query is itself, and of its duplicates, keyed by
+            index of the query. It
             is no result of the query.
         topics: the topic of each query, or of the document whose first sentence it is; None if unknown.
         source: where the queries come from, in words.
@@ -70,7 +72,7 @@ class Queries:
     topics: Sequence[str | None]
     source: str
     answers_source: str
-    own_documents: Mapping[int, int] = field(default_factory=dict)
+    own_documents: Mapping[int, frozenset[int]] = field(default_factory=dict)
 
     def find_lacking(self, token: Token) -> NDArray[np.bool_]:
         """Return whether each query lacks the token. A document with copies may well answer a query that has
@@ -185,11 +187,6 @@ def read_index(
         number: text for number, text in zip(sampled, truncated_texts, strict=True) if text.content.words
     }
     document_numbers = tuple(truncated_by_number)
-    if len(document_numbers) <= 2 * TOP:  # otherwise, every top 10 would have half of the documents or more
-        raise InputError(
-            f"{collection.name} has {len(document_numbers)} documents with text: to rank the top {TOP}, pass "
-            f"more than {2 * TOP} documents"
-        )
     indexed = [documents[number] for number in document_numbers]
     duplicates = _find_duplicates(
         [text.as_probe(settings.inserted_as) for text in truncated_by_number.values()]
@@ -197,6 +194,11 @@ def read_index(
     distinct = frozenset(
         position for position in range(len(indexed)) if duplicates.get(position, [position])[0] == position
     )
+    if len(distinct) <= 2 * TOP:  # otherwise, every top 10 would have half of the documents or more
+        raise InputError(
+            f"{collection.name} has {counted(len(distinct), 'document')} with different texts: to rank the "
+            f"top {TOP}, pass more than {2 * TOP}"
+        )
     if judged_queries:
         chosen_queries = _locate_answers(judged_queries, indexed, Path(str(queries)).name)
     else:
@@ -215,6 +217,10 @@ def read_index(
     chosen_queries = replace(
         chosen_queries,
         answers=[_with_duplicates(positions, duplicates) for positions in chosen_queries.answers],
+        own_documents={
+            query: _with_duplicates(positions, duplicates)
+            for query, positions in chosen_queries.own_documents.items()
+        },
     )
     sources_and_topics = [*(document.source for document in documents), *chosen_queries.topics]
     if source_column is not None and not any(sources_and_topics):
@@ -286,7 +292,7 @@ def _sample_documents(
 
 
 # Increase this version when the same files no longer give the same index.
-AUDIT_INDEX_VERSION = 3
+AUDIT_INDEX_VERSION = 4
 
 
 def _hash_content(documents: Sequence[Document], queries: Queries, stored: Vectors | None) -> str:
@@ -299,7 +305,7 @@ def _hash_content(documents: Sequence[Document], queries: Queries, stored: Vecto
         [[document.id, document.text] for document in documents],
         queries.texts,
         [sorted(positions) for positions in queries.answers],
-        sorted(queries.own_documents.items()),
+        [[query, sorted(positions)] for query, positions in sorted(queries.own_documents.items())],
         [document.source for document in documents],
         queries.topics,
         *hashes_of_vectors,
@@ -362,7 +368,7 @@ def _locate_answers(
         source=source,
         answers_source=RELEVANCE_JUDGEMENTS,
         own_documents={
-            number: position_of[query.own_id]
+            number: frozenset([position_of[query.own_id]])
             for number, query in enumerate(judged_queries)
             if query.own_id in position_of
         },

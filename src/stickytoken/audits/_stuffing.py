@@ -55,11 +55,14 @@ def choose_stuffed(index: Index, with_findings: Collection[int], settings: Audit
     answering = frozenset[int]().union(*index.queries.answers)  # positions in the index
     generator = np.random.default_rng([settings.seed, len(index.document_numbers), _DOCUMENTS_KEY])
     order = generator.permutation(len(index.document_numbers)).tolist()
-    clean = [
-        position
-        for position in order
-        if position in index.distinct and index.document_numbers[position] not in with_findings
-    ]
+    clean = []
+    chosen_texts = set()  # each as the position of the first of its duplicates
+    for position in order:
+        first_of_duplicates = index.duplicates.get(position, [position])[0]
+        has_findings = index.document_numbers[position] in with_findings
+        if not has_findings and first_of_duplicates not in chosen_texts:
+            chosen_texts.add(first_of_duplicates)
+            clean.append(position)
     # Answering documents come first. The sort keeps the random order among them, and among the rest.
     clean.sort(key=lambda position: position not in answering)
     if len(clean) < 2:  # a single document says nothing of other documents, so there would be no interval
@@ -76,7 +79,7 @@ def choose_stuffed(index: Index, with_findings: Collection[int], settings: Audit
 def require_queries(index: Index, settings: AuditSettings) -> None:
     """Check, before anything is encoded, that there are enough queries to expect enough wrong results.
 
-    It is only known from their vectors, by `prepare_panel`, whether these documents are as many as expected.
+    How many there are shows only once vectors are known; `prepare_panel` checks that.
 
     Raises:
         InputError: there are too few.
@@ -86,7 +89,7 @@ def require_queries(index: Index, settings: AuditSettings) -> None:
     # `prepare_panel` looks at the first 1% of the results, or at up to `TOP` if this is more.
     most_results = max(TOP, depth_of(documents))
     # How many of a query's results are documents that receive copies, on average.
-    results_per_query = most_results * receiving / documents
+    results_per_query = most_results * receiving / len(index.distinct)
     needed = math.ceil(_LEAST_RESULTS / results_per_query)
     queries = index.queries
     if queries.asked < needed:
@@ -132,8 +135,8 @@ def prepare_panel(
         is_answer[query_number] = [position in answers for position in positions]
     weights = np.zeros(is_answer.shape)
     weights[: queries.asked] = 1.0
-    for query_number, own_position in queries.own_documents.items():
-        weights[query_number, [position == own_position for position in positions]] = 0.0
+    for query_number, own_positions in queries.own_documents.items():
+        weights[query_number, [position in own_positions for position in positions]] = 0.0
     probes = [text.as_probe(insertion) for text in fitted]
     own_vectors = None
     are_shortened = probes != [index.truncated[position].as_probe(insertion) for position in positions]
@@ -259,7 +262,7 @@ def _count_queries(weights: NDArray[np.float64]) -> int:
 
 
 def estimate_found(is_found: NDArray[np.bool_], is_answer: NDArray[np.bool_], confidence: float) -> Intervals:
-    """Return the share of the queries that find a document that answers them, for T tokens.
+    """Return the share of the pairs of a query and a document that answers it that are found, for T tokens.
 
     Pairs of a query and a document are not independent if they share one of them, so they count as fewer
     trials: as many independent ones as would give the share the same variance. The interval is then that of
@@ -281,27 +284,26 @@ def estimate_found(is_found: NDArray[np.bool_], is_answer: NDArray[np.bool_], co
     documents = int(is_answer.any(axis=0).sum())
     clusters = min(queries, documents)
     tail = (1 - confidence) / 2
-    shares = []
-    for is_found_with_token in is_found:
-        share = float(is_found_with_token[is_answer].mean())
-        deviations = np.where(is_answer, is_found_with_token - share, 0.0)
-        of_pairs = (deviations**2).sum()
-        of_queries = (deviations.sum(axis=1) ** 2).sum()
-        of_documents = (deviations.sum(axis=0) ** 2).sum()
-        # If all pairs agree, or all have the same query or document, it is unknown how much they depend on
-        # each other: wholly, at worst.
-        trials = float(clusters)
-        if of_pairs > 0 and clusters > 1:
-            # How many times the variance of independent pairs. Less than one would be due to chance.
-            variance_ratio = max(1.0, (of_queries + of_documents - of_pairs) / of_pairs)
-            # A variance of few clusters is itself uncertain.
-            certainty = (t.ppf(tail, pairs - 1) / t.ppf(tail, clusters - 1)) ** 2
-            trials = pairs / variance_ratio * certainty
-        successes = share * trials
-        low = beta.ppf(tail, successes, trials - successes + 1) if share > 0 else 0.0
-        high = beta.ppf(1 - tail, successes + 1, trials - successes) if share < 1 else 1.0
-        shares.append(Interval(share, float(low), float(high)))
-    return Intervals.of_tokens(shares)
+    shares = is_found[:, is_answer].mean(axis=1)  # one for each token
+    # How much pairs depend on each other is estimated once, from all tokens. One with which no query finds
+    # anything says nothing of it, and could otherwise have a wider interval than one with which some do.
+    deviations = np.where(is_answer, is_found - shares[:, None, None], 0.0)
+    of_pairs = (deviations**2).sum()
+    of_queries = (deviations.sum(axis=2) ** 2).sum()
+    of_documents = (deviations.sum(axis=1) ** 2).sum()
+    # If all pairs agree, or all have the same query or document, the dependence is unknown: at worst, total.
+    trials = float(clusters)
+    if of_pairs > 0 and clusters > 1:
+        # How many times the variance of independent pairs. Less than one would be due to chance.
+        variance_ratio = max(1.0, (of_queries + of_documents - of_pairs) / of_pairs)
+        # A variance of few clusters is itself uncertain: n* of Korn and Graubard.
+        few_clusters_factor = (t.ppf(tail, pairs - 1) / t.ppf(tail, clusters - 1)) ** 2
+        trials = pairs / variance_ratio * few_clusters_factor
+    successes = shares * trials
+    with np.errstate(invalid="ignore"):  # the distribution isn't defined where a share is 0 or 1
+        low = np.where(shares > 0, beta.ppf(tail, successes, trials - successes + 1), 0.0)
+        high = np.where(shares < 1, beta.ppf(1 - tail, successes + 1, trials - successes), 1.0)
+    return Intervals(value=shares, low=low, high=high)
 
 
 # Maximum number of topics that are measured separately: those with the most wrong results.

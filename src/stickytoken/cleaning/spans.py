@@ -96,6 +96,7 @@ class Span:
         fix: Whether the span can be removed.
         is_special: Whether the span is the text of a special token. Its kind is ``flagged`` if the rules flag
             the token and the text has at least three copies of such tokens, otherwise ``special``.
+        is_html_tag: Whether the span is a special token such as ``</s>`` that stays because it may be a tag.
 
     Examples:
         >>> from stickytoken.cleaning import CleaningRules, find_spans
@@ -112,11 +113,7 @@ class Span:
     first_end: int
     fix: Fix
     is_special: bool = False
-
-    @property
-    def is_html_tag(self) -> bool:
-        """Whether the span is a special token such as ``</s>`` that stays because it may be a tag of HTML."""
-        return self.is_special and self.fix is Fix.NONE and _markup.is_formatting_tag(self.what)
+    is_html_tag: bool = False
 
     @property
     def is_certain(self) -> bool:
@@ -228,7 +225,8 @@ class SpanFinder:
             is_link = match[0].startswith("[") and text.startswith("(", end)  # of Markdown
             is_link = is_link or _markup.is_link_text(text, start, end)
             fix = Fix.NONE if is_in_markup or is_html or is_link else Fix.SAFE
-            yield _make_special_span(match[0], start, end, fix)
+            span = _make_special_span(match[0], start, end, fix)
+            yield replace(span, is_html_tag=is_html and not is_link)
 
     def _find_specials_as_entities(self, text: str, padded: str) -> Iterator[Span]:
         """Yield the special tokens that are written with entities, such as ``&lt;/s&gt;`` for ``</s>``.

@@ -95,12 +95,14 @@ def _choose_pairs(table: Table, split: str) -> Table:
     splits = sorted(set(table.labels("split")))
     if len(splits) == 1:
         return table
-    if split not in splits:
-        raise InputError(
-            f"{table.path} has pairs of the splits {', '.join(splits)}, but none of {split}: keep only the "
-            "pairs to score"
-        )
-    return table.rows_with("split", split)
+    names = ("dev", "validation") if split == "dev" else (split,)  # two names for the same
+    for name in names:
+        if name in splits:
+            return table.rows_with("split", name)
+    raise InputError(
+        f"{table.path} has pairs of the splits {', '.join(splits)}, but none of {split}: keep only the pairs "
+        "to score"
+    )
 
 
 def _make_similarity(table: Table) -> Task:

@@ -215,7 +215,7 @@ class SentenceTransformerEncoder(ModelEncoder):
     def _find_processing_limits(self) -> list[int | None]:
         # The first module may pass limits of its own to the tokenizer, of texts and of all kinds of inputs.
         processing: Any = getattr(self.model[0], "processing_kwargs", None) or {}
-        return [processing.get(kind, {}).get("max_length") for kind in ("text", "common")]
+        return [(processing.get(kind) or {}).get("max_length") for kind in ("text", "common")]
 
     def _settings(self) -> tuple[object, ...]:
         # If one of these settings changes, the user has changed the model, and `_configure` reads it again.
@@ -231,12 +231,12 @@ class SentenceTransformerEncoder(ModelEncoder):
         # Faster ways to compute, and the dimension, depend on the chain of modules and on the pooling.
         for module in model:
             pooling = (getattr(module, "pooling_mode", None), getattr(module, "include_prompt", None))
-            settings += (id(module), *pooling)
+            settings += (module, *pooling)
         users_model = self._routed_from
         if users_model is not None:  # `self.model` is a copy, which doesn't show changes of the user's model
             prompts = tuple(users_model.prompts.items())
             settings += (users_model.default_prompt_name, prompts, users_model.truncate_dim)
-            settings += tuple(id(module) for module in users_model)
+            settings += tuple(users_model)
         return settings
 
     def _copy(self) -> Self:

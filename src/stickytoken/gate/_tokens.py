@@ -70,12 +70,12 @@ class _Baseline(NamedTuple):
     """The tokens of the run to compare with."""
 
     rows: Mapping[str, Mapping[str, Any]]  # of tokens.parquet, keyed by token
-    most_documents: Any  # the largest number of documents in which a token was measured; None for none
+    most_documents: int | None  # in which a token is measured that no step drops; None if none is
 
     @classmethod
     def of_run(cls, run: Run) -> _Baseline:
         rows = {row["token"]: row for row in run.tokens.iter_rows(named=True)}
-        return cls(rows, run.tokens["documents"].max())
+        return cls(rows, run.most_documents)
 
     def read_measures(self, token: str) -> dict[str, Interval[float]]:
         """Return what was measured of a token to the end.
@@ -192,8 +192,8 @@ def _find_change(
 ) -> str:
     """Return how a sticky token has changed since the baseline: ``new``, ``known`` or ``worse``.
 
-    - ``new`` if the baseline lacks the token, or didn't measure to the end what flags it, or nothing that the
-      run did.
+    - ``new`` if the baseline lacks the token, or didn't measure to the end what flags it, or shares no
+      measure with the run.
     - Otherwise ``known`` if no interval lies above the interval of the same measure in the baseline.
     - Otherwise ``worse`` if the token is sticky in the baseline, and ``new`` if not.
 

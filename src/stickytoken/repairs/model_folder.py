@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import re
 import shutil
 import stat
@@ -177,8 +178,9 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
     """Write a copy of a model's folder with the edit applied.
 
     The folder gets the edited files of the tokenizer, and weight files with the new rows. If there are new
-    rows, files with the same weights in other formats are left out, because they would be outdated. So are
-    files of the tokenizer beside such weights, unless they are equal to those that are edited.
+    rows, files with the same weights in other formats are left out, because they would be outdated. Files of
+    the tokenizer in ``onnx`` or ``openvino`` are edited if they are copies, and otherwise left out, with or
+    without new rows.
 
     Raises:
         RepairError: the model cannot be edited in this way, or the folder cannot be written.
@@ -258,10 +260,20 @@ def _update_exported_copies(original: Path, edited: Path, content: bytes) -> Non
         copy = edited.parent / folder_name / edited.name
         if not copy.is_file():
             continue
-        if original.is_file() and copy.read_bytes() == original.read_bytes():
+        if original.is_file() and _has_same_content(copy, original):
             _replace_content_and_keep_mode(copy, content)
         else:
             copy.unlink()
+
+
+def _has_same_content(first: Path, second: Path) -> bool:
+    contents = (first.read_bytes(), second.read_bytes())
+    if contents[0] == contents[1] or first.suffix != ".json":
+        return contents[0] == contents[1]
+    try:  # an exporter may have written the same JSON in another way
+        return bool(json.loads(contents[0]) == json.loads(contents[1]))
+    except ValueError:
+        return False
 
 
 def _replace_content_and_keep_mode(file: Path, content: bytes) -> None:

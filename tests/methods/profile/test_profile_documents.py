@@ -23,6 +23,7 @@ from stickytoken.methods.base import Job, Scope
 from stickytoken.methods.measures import PUSH, thresholds
 from stickytoken.methods.profile.documents import (
     SoFar,
+    _spread_evenly,
     choose_collection,
     describe_so_far,
     encode_documents,
@@ -106,6 +107,14 @@ def test_documents_with_copies_in_front_are_as_similar_to_queries_as_those_with_
     assert rank[::2].sum() == rank[1::2].sum()
     first_ranks = np.sort(rank)
     assert np.diff(first_ranks).max() <= 2 * 64 / count
+
+
+@pytest.mark.parametrize("count", [40, 45, 57, 64])
+def test_front_and_end_are_balanced_for_any_number_of_documents(panel, count):
+    order = _spread_evenly(range(count), panel.search)
+    similarity = panel.search.similarities[:, list(order)].mean(axis=0)
+    rank = np.argsort(np.argsort(similarity))
+    assert abs(rank[::2].mean() - rank[1::2].mean()) <= 2
 
 
 def slow_push(model, job, panel, text, indexed, copies=8):

@@ -214,8 +214,8 @@ def _make_routed_model(
     for method in ("forward", "preprocess"):
         if method in vars(model):  # bound to the user's model, so it would take the route of that model
             raise ModelError(
-                f"{name}: its method {method} was replaced on the object, and would be lost for queries and "
-                "documents: override it in a subclass of SentenceTransformer"
+                f"{name}: its method {method} was replaced on the object, and would send queries and "
+                "documents through the whole model: override it in a subclass of SentenceTransformer"
             )
     default_prompt = model.default_prompt_name
     names_of_task = [

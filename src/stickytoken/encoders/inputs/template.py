@@ -123,12 +123,12 @@ def read_template(
 
 def _choose_hostile_samples(tokenizer: HuggingFaceTokenizer, prompt: str, room: float) -> Iterator[str]:
     """Yield the hostile texts, and texts with special tokens, that have at most ``room`` content ids."""
-    special_ids = sorted(tokenizer.special_ids | tokenizer.marked_ids)
+    special_ids = sorted(tokenizer.marked_ids)
     step = math.ceil(len(special_ids) / _TRIED_SPECIALS) or 1
     # The tokens with a role often come first.
     tried_ids = dict.fromkeys(special_ids[:8] + special_ids[::step])
     specials = tokenizer.decode_many([[token_id] for token_id in tried_ids])
-    for sample in (*_HOSTILE_SAMPLES, *(f"{special} {special} the river" for special in specials)):
+    for sample in (*_HOSTILE_SAMPLES, *(f"{special} {special} the river {special}" for special in specials)):
         try:
             (content,) = tokenizer.encode_many([prompt + sample])
         except ModelError:  # a tokenizer without a token for unknown text

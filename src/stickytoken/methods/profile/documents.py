@@ -303,7 +303,8 @@ def _spread_evenly(places: Sequence[int], search: ExactSearch) -> tuple[int, ...
     # The van der Corput sequence counts 0, 1, 2 ... and reverses the binary digits of each number. Its first
     # 2, 4, 8 ... terms are spread evenly over all positions.
     digits = max(1, (len(places) - 1).bit_length())
-    sequence = [int(f"{number:0{digits}b}"[::-1], 2) for number in range(2**digits)]
+    reversed_numbers = [int(f"{number:0{digits}b}"[::-1], 2) for number in range(len(places))]
+    sequence = np.argsort(np.argsort(reversed_numbers)).tolist()  # as positions from 0, without gaps
     # In each pair of neighbours, the first comes from the lower half, where documents are less similar. So
     # that copies in front aren't all there, pairs are swapped by the Thue-Morse sequence, which balances
     # every trend: those whose number has an odd count of binary ones.
@@ -311,8 +312,7 @@ def _spread_evenly(places: Sequence[int], search: ExactSearch) -> tuple[int, ...
         if pair.bit_count() % 2:
             first, second = 2 * pair, 2 * pair + 1
             sequence[first], sequence[second] = sequence[second], sequence[first]
-    # It goes up to a power of two, and so beyond the last document.
-    return tuple(by_similarity[position] for position in sequence if position < len(by_similarity))
+    return tuple(by_similarity[position] for position in sequence)
 
 
 @dataclass(frozen=True)
