@@ -298,18 +298,18 @@ def prepare(folder: Path) -> None:
 
     FOLDER holds the run of all-MiniLM-L6-v2 as runs/all-MiniLM-L6-v2. The new files are:
 
-    documents.jsonl, the documents of Cranfield, every 117th with eight copies of the worst token of the run;
+    documents.jsonl, the documents of Cranfield, every 117th with eight copies of the token that erases most;
 
     queries.jsonl, the queries of Cranfield;
 
     words.txt, two sticky tokens and three words.
     """
     run = stickytoken.open_run(folder / "runs" / MINILM)
-    worst_token = run.sticky["decoded"][0]
+    erases_most = run.sticky.sort("erased", descending=True)["decoded"][0]
     last_token = run.sticky["decoded"][-1]
-    write_documents(folder / "documents.jsonl", worst_token)
+    write_documents(folder / "documents.jsonl", erases_most)
     shutil.copyfile(SHARED / "data" / "cranfield" / "queries.jsonl", folder / "queries.jsonl")
-    words = [worst_token, last_token, "river", "stone", "harbor"]
+    words = [erases_most, last_token, "river", "stone", "harbor"]
     (folder / "words.txt").write_text("".join(f"{word}\n" for word in words), "utf-8")
 
 

@@ -326,7 +326,7 @@ def _make_result(finding: Finding, rule_index: int) -> dict[str, Any]:
         "message": {"text": message_text(finding.message)},
         "locations": [_locate(finding)],
         "partialFingerprints": fingerprints,
-        "properties": {key: _make_visible(value) for key, value in finding.properties.items()},
+        "properties": {key: _escape_invisible(value) for key, value in finding.properties.items()},
     }
 
 
@@ -375,11 +375,11 @@ def message_text(text: str) -> str:
     return escaped.replace("{", "{{").replace("}", "}}")
 
 
-def _make_visible(value: JsonValue) -> JsonValue:
+def _escape_invisible(value: JsonValue) -> JsonValue:
     if isinstance(value, str):
         return visible(value)
     if isinstance(value, list):
-        return [_make_visible(member) for member in value]
+        return [_escape_invisible(member) for member in value]
     if isinstance(value, dict):
-        return {visible(key): _make_visible(member) for key, member in value.items()}
+        return {visible(key): _escape_invisible(member) for key, member in value.items()}
     return value

@@ -58,11 +58,13 @@ class MeanErased:
     below: int
 
     def in_words(self) -> str:
-        difference = words.number(self.published - self.others, 1, "%")
+        """Return the comparison as a clause that follows a sentence about the published tokens ("their")."""
+        difference = self.published - self.others
+        side = "below" if difference < 0 else "above"
         return (
-            f"their mean erased share is {difference} above that of all other tokens (95% interval "
-            f"{words.interval(self.low, self.high, 1, '%')}); {self.above} of their own intervals lie "
-            f"above zero, where an ordinary token is, and {self.below} below"
+            f"their mean erased share is {words.number(abs(difference), 1, '%')} {side} that of all other "
+            f"tokens (95% interval {words.interval(self.low, self.high, 1, '%')}); {self.above} of their own "
+            f"intervals lie above zero, where an ordinary token is, and {self.below} below"
         )
 
 

@@ -362,10 +362,11 @@ def _compare_queries(document: Mapping[str, Any]) -> str:
 
     An example is "3 queries instead of 1: rank 2 instead of 40 for 'first query', and 1 more".
     """
-    # Each list begins with the largest change of rank. Where most places are gained, gains come first.
-    changes = [*document["left"], *document["entered"]]
-    if document["change"] > 0:
-        changes = [*document["entered"], *document["left"]]
+    # Queries whose top 10 the document left or entered by its copies, largest change of rank first.
+    # What happens more often comes first.
+    enters_more = document["change"] > 0  # the change of the number of top 10s
+    first, second = ("entered", "left") if enters_more else ("left", "entered")
+    changes = [*document[first], *document[second]]
     examples = []
     for change in changes[:_NAMED_QUERIES]:
         query = quoted(beginning(change["query"], _QUERY_CHARACTERS))

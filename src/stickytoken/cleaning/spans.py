@@ -510,31 +510,36 @@ def _find_inserted_specials(text: str, matches: Sequence[re.Match[str]]) -> set[
     """Return which of the special tokens in a text, in order, can't be tags of HTML.
 
     Returns their indices in ``matches``: of three or more in succession that are equal, or have nothing but
-    marks and other tags between them. A tag such as ``<s>`` encloses words, and is closed before it is opened
-    again.
+    marks and other tags between them, such as "<s> <s> <s>". A tag encloses words, and is closed before it is
+    opened again: "<s>word</s> <s>word</s>".
     """
     inserted: set[int] = set()
     row: list[int] = []
     for number, match in enumerate(matches):
         if number > 0:
             previous = matches[number - 1]
-            between = text[previous.end() : match.start()]
-            has_words_between = re.search(r"\w", _TAG.sub("", between)) is not None
-            # The tag that opens or closes this one may be no special token, such as one with attributes.
-            element = re.escape(match[0].strip("</>"))
-            counterpart = rf"<{element}[\s>]" if match[0].startswith("</") else f"</{element}>"
-            is_alone = match[0] == previous[0] and not re.search(counterpart, between)
-            if has_words_between and not is_alone:
+            if not _continues_row(previous[0], match[0], text[previous.end() : match.start()]):
                 row = []
                 # A tag that closes another behind words stays, even if copies follow.
                 if match[0] == previous[0].replace("<", "</"):
                     continue
         row.append(number)
-        if len(row) == _copies.FEWEST_CERTAIN:
-            inserted.update(row)
-        elif len(row) > _copies.FEWEST_CERTAIN:
-            inserted.add(number)
+        if len(row) >= _copies.FEWEST_CERTAIN:
+            inserted.update(row[-_copies.FEWEST_CERTAIN :])
     return inserted
+
+
+def _continues_row(previous: str, tag: str, between: str) -> bool:
+    """Return whether no words are between two tags, or they are equal and none between is their counterpart.
+
+    The counterpart of a tag closes it, or is closed by it.
+    """
+    if re.search(r"\w", _TAG.sub("", between)) is None:
+        return True
+    element = re.escape(tag.strip("</>"))
+    # A tag that opens one, with attributes, is no special token.
+    counterpart = rf"<{element}[\s>]" if tag.startswith("</") else f"</{element}>"
+    return tag == previous and re.search(counterpart, between) is None
 
 
 def _make_special_span(special: str, start: int, end: int, fix: Fix) -> Span:

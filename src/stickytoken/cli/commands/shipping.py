@@ -237,7 +237,7 @@ def check(
         if audit is not None:
             if documents is None:
                 raise typer.BadParameter("it needs --documents", param_hint="--audit")
-            arguments["words"] = _words_of_audit(audit, source)
+            arguments["words"] = _sticky_words_for(audit, source)
         # A check may load transformers, which must not print its own messages.
         if console.current_verbosity() is not console.Verbosity.VERBOSE:
             os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -285,7 +285,7 @@ def _show_check(finished_check: Check, output_format: CheckFormat, out: Path | N
     console.inform_notes(finished_check.notes)
 
 
-def _words_of_audit(audit: Path, source: str) -> tuple[str, ...]:
+def _sticky_words_for(audit: Path, source: str) -> tuple[str, ...]:
     from stickytoken.cleaning import names_rules_file
     from stickytoken.detection.run import is_run
     from stickytoken.scanning.scan import read_rules

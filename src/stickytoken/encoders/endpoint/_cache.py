@@ -64,10 +64,11 @@ class AnswerCache:
         return self._select("SELECT text, reason FROM refusals WHERE text IN", texts)
 
     def keep(self, vectors: Mapping[str, NDArray[np.float32]]) -> None:
-        """Store vectors, keyed by text, as unchecked: `confirm` or `forget_unchecked` decides about them.
+        """Store vectors, keyed by text, as unchecked.
 
-        A text that has a vector already keeps it. It becomes unchecked again, because the server has just
-        been asked for it once more.
+        They stay so until `confirm` (the server still has the same model) or `forget_unchecked` (it may not).
+        If another process has stored a text meanwhile, its vector stays, but becomes unchecked, too: this
+        server has just been asked for the same text.
         """
         keys_and_vectors = []
         keys = []

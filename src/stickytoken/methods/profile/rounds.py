@@ -466,17 +466,18 @@ class ProfileStage:
         """Return the carriers with copies of a token, in the order of the carriers."""
         texts_with_copies = []
         for carrier, index, cell in zip(self.carriers, self.carrier_indices, self.cells, strict=True):
-            path = self._path(token, carrier, index, cell)
+            path = self._draw_gaps(token, carrier, index, cell)
             probe = probes.with_copies(token, carrier, cell.placement, cell.copies, path)
             texts_with_copies.append(probe)
         return texts_with_copies
 
-    def _path(self, token: Token, carrier: Carrier, carrier_index: int, cell: Cell) -> GapPath:
+    def _draw_gaps(self, token: Token, carrier: Carrier, carrier_index: int, cell: Cell) -> GapPath:
+        """Draw random places for copies, the same for a token and a carrier; none for other placements."""
         if cell.placement is not Placement.RANDOM:
             return ()
         generator = np.random.default_rng([self.seed, token.id, carrier_index])
         draw_up_to = partial(generator.integers, endpoint=True)  # from 0 to its argument, both included
-        # A carrier is a text only if copies are written into it.
+        # Copies are inserted as words into a text, and as ids into token ids.
         insertion = Insertion.WORDS if isinstance(carrier, str) else Insertion.IDS
         words_per_copy = probes.words_added(token, insertion)
         return draw_path(draw_up_to, probes.word_count(carrier), cell.copies, words_per_copy)
