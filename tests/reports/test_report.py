@@ -23,6 +23,7 @@ import stickytoken
 from naming import naming, says
 from report_pages import Page
 from stickytoken import open_run
+from stickytoken.demo.context import EXAMPLES
 from stickytoken.detection.run import next_steps
 from stickytoken.errors import InputError, RunError
 from stickytoken.repairs.records import last_verified
@@ -58,6 +59,13 @@ def test_the_parts_stand_in_the_order_of_what_matters(run, html):
     assert page.tokens[0] == "!"
     for value in (run.record.identity, run.record.versions["torch"], "smallest push", "seed"):
         assert value in page.text
+
+
+def test_a_card_shows_a_lowered_threshold_with_all_its_digits():
+    shown = cards(read_content(EXAMPLES / "all-MiniLM-L6-v2"))
+    (card,) = [card for card in shown if card.row["token"] == "[CLS]"]
+    push = next(measure for measure in card.measures if measure.title == "push")
+    assert says(push.threshold, 1.25)
 
 
 def test_a_card_shows_both_measures_with_interval_and_threshold(run, html):

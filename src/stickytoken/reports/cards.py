@@ -173,4 +173,7 @@ def _make_card_measure(
         ordinary=scale.position(scale.ordinary),
         threshold=scale.position(threshold),
     )
-    return replace(measure, threshold=f"sticky from {column.text(threshold)}", strip=strip)
+    threshold_text = column.text(threshold)
+    if isinstance(column, Measure):  # a lowered threshold, such as 1.25, may have more digits than values
+        threshold_text = column.threshold_format.format(threshold)
+    return replace(measure, threshold=f"sticky from {threshold_text}", strip=strip)
