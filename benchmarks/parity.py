@@ -50,6 +50,7 @@ from stickytoken.measurement.store import ResultFolder, ShardCost
 from stickytoken.methods.base import Job, Scope
 from stickytoken.methods.measures import MEASURES, PUSH
 from stickytoken.methods.profile import ProfileEvidence
+from stickytoken.methods.profile.documents import DOCUMENT_COUNTS
 from stickytoken.methods.runner import SHARD_PROBES, Runner
 from stickytoken.methods.std import (
     Metric,
@@ -611,6 +612,10 @@ def documents() -> None:
             results.check(
                 name, "none", f"{values[row]:.3f}, {probed[row].token}", low=lows[row], high=highs[row]
             )
+    results.check("push of an ordinary token", "none", f"{probed[0].ordinary_push:.2f}")
+    fewest = DOCUMENT_COUNTS[0]
+    dropped = sum(token.documents == fewest for token in probed)
+    results.check(f"tokens measured in {fewest} documents only", "none", str(dropped))
     sticky = [token.token for token in probed if token.verdict == "sticky"]
     results.check("published tokens that are sticky", "none", f"{len(sticky)}: {', '.join(sticky)}")
     results.finish()
