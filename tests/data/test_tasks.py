@@ -52,9 +52,10 @@ def test_other_formats_give_the_same_task_and_other_content_another(tmp_path):
     assert load_task(other)[0].fingerprint != load_task(path)[0].fingerprint
 
 
-def test_only_the_pairs_of_one_split_are_scored(tmp_path):
+@pytest.mark.parametrize("dev", ["dev", "validation"])
+def test_only_the_pairs_of_one_split_are_scored(tmp_path, dev):
     rows = []
-    for name, offset in (("train", 0), ("dev", 10), ("test", 20)):
+    for name, offset in (("train", 0), (dev, 10), ("test", 20)):
         rows += [row | {"score": row["score"] + offset, "split": name} for row in pairs()]
     path = files.lines(tmp_path / "stsbenchmark.jsonl", rows)
     assert load_task(path)[0].gold == (20, 21, 22, 23)
@@ -62,7 +63,7 @@ def test_only_the_pairs_of_one_split_are_scored(tmp_path):
     files.lines(path, rows[:4])  # a single split is the task, whatever its name
     assert load_task(path)[0].gold == (0, 1, 2, 3)
     files.lines(path, rows[:8])
-    with pytest.raises(InputError, match=naming(path, "dev, train", "test")):
+    with pytest.raises(InputError, match=naming(path, ", ".join(sorted([dev, "train"])), "test")):
         load_task(path)
 
 
