@@ -128,7 +128,8 @@ def _choose_hostile_samples(tokenizer: HuggingFaceTokenizer, prompt: str, room: 
     # The tokens with a role often come first.
     tried_ids = dict.fromkeys(special_ids[:8] + special_ids[::step])
     specials = tokenizer.decode_many([[token_id] for token_id in tried_ids])
-    for sample in (*_HOSTILE_SAMPLES, *(f"{special} {special} the river {special}" for special in specials)):
+    # They stand in front, because some tokenizers, such as ByT5's, add no </s> to a text that ends with one.
+    for sample in (*_HOSTILE_SAMPLES, *(f"{special} {special} the river" for special in specials)):
         try:
             (content,) = tokenizer.encode_many([prompt + sample])
         except ModelError:  # a tokenizer without a token for unknown text
