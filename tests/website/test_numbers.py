@@ -117,6 +117,9 @@ TYPED_MINILM, TYPED_GEMMA = ({row["label"]: row for row in model["rows"]} for mo
 (TYPED_E5,) = (
     {row["label"]: row for row in model["rows"]} for model in result("typed_copies_e5")["models"].values()
 )
+(TYPED_MPNET,) = (
+    {row["label"]: row for row in model["rows"]} for model in result("typed_copies_mpnet")["models"].values()
+)
 IN_FRONT = ("without copies", "[CLS] before", "ذ before", "ب before", "an ordinary word before")
 AT_THE_END = ("without copies", "[CLS] after", "ذ after", "ب after", "an ordinary word after")
 
@@ -334,6 +337,14 @@ CLAIMS = {
             [QUERIES, *top_tens(TYPED_E5, "without copies", "<s> before", "an ordinary word before")],
         ),
         ("erases 28% (24% to 33%)", MPNET.erased(UNKNOWN)),
+        (
+            "(1.07 times as many top 10s each)",
+            [*ratios(TYPED_MPNET, "<unk> before"), TOP],
+        ),
+        (
+            "into 1.6 times as many (1.4 to 2.0)",
+            [*ratios(TYPED_MPNET, "<s> before"), *TYPED_MPNET["<s> before"]["ratio_interval"]],
+        ),
         ("None of 5,000 random tokens is flagged, but", [SAMPLE]),
         ("only 157 of the 5,006 were measured", [MPNET.in_documents, MPNET.examined]),
         ("`<s>` pushes 9.6 times (8.1 to 11.8)", E5.push(START)),
@@ -453,6 +464,15 @@ FURTHER_CLAIMS = {
             [FOUND["ツ"], RUN.result.ordinary_found],
         ),
         ("An ordinary token pushes 0.7 times in", [MINILM.ordinary_push]),
+        (
+            "1.07 times as many top 10s. And",
+            [*ratios(TYPED_MPNET, "an ordinary word before"), TOP],
+        ),
+        ("benign (1.3 times, 1.2 to 1.6)", MPNET.push(START)),
+        (
+            "into 1.6 times as many (1.4 to 2.0)",
+            [*ratios(TYPED_MPNET, "<s> before"), *TYPED_MPNET["<s> before"]["ratio_interval"]],
+        ),
         ("measured 155 tokens again", [TOKENS_AGAIN]),
         ("18 sticky ones, 16 are flagged again, and 46 others", [AGAIN[1], AGAIN[0], AGAIN[2]]),
         (
