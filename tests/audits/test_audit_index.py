@@ -122,6 +122,7 @@ def test_queries_with_the_word_are_left_out(tampered_run, texts, queries, tmp_pa
 @pytest.mark.parametrize(
     ("texts", "said"),
     [
+        ([f"a river of {number} stones" for number in range(5)], naming(5, 20)),
         (["a river of stone"] * 50, naming(1, 20)),
         ([""] * 40, naming("0 documents")),
     ],

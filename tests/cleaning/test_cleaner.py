@@ -196,6 +196,10 @@ def test_texts_that_are_one_document_are_cleaned_as_one(parts, template):
     assert not any(further_cuts)
     assert findings_of(again) == findings_of(cleaned)
     assert cleaned.text.split() == document_of(cleaned_parts, template).text.split()
+    whole = CLEANER.clean(document.text)
+    if cleaned.text == whole.text:
+        assert cleaned.reported == whole.reported
+        assert template is not None or cleaned == whole
     if not any(span.fix is Fix.SAFE for span in CLEANER.find(document.text)):
         assert not any(cuts_by_part)
 

@@ -59,8 +59,7 @@ class Queries:
             sentence.
         answers: for each query, the index positions of the documents that answer it, as far as known.
         own_documents: index positions of the document that a query is itself, and of its duplicates, keyed by
-            index of the query. It
-            is no result of the query.
+            index of the query. They are no results of it.
         topics: the topic of each query, or of the document whose first sentence it is; None if unknown.
         source: where the queries come from, in words.
         answers_source: how it is known which documents answer which queries, in words.
