@@ -32,6 +32,7 @@ from stickytoken.evaluation import (
     embed_file,
     guess_note,
     read_similarity,
+    read_text_file,
     tune,
 )
 from stickytoken.language_models.reading import TokenPrepending
@@ -323,6 +324,12 @@ def test_what_cannot_be_tuned_is_one_line(folder, task, options, reason):
 def test_only_a_language_model_can_be_tuned(bert_folder, task):
     arguments = ("--task", task, "--device", "cpu", "--prompt", '"{sentence}":')
     planted.assert_refused("tune", bert_folder, *arguments, saying="SentenceTransformer")
+
+
+def test_rows_are_lines_of_a_text_file_with_blank_and_unreadable_lines(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_bytes(b"a\n\n\xff\xff\n\nb\n\xff\n")
+    assert read_text_file(path).texts == ("a", "", None, "", "b", None)
 
 
 def test_embed_writes_every_text_in_its_order(folder, tmp_path):

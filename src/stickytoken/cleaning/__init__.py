@@ -283,7 +283,7 @@ def _remove_specials(draft: _Draft, spans: Iterable[Span], finder: SpanFinder, f
             return
         draft.remove(specials)
         # What is left can form other special tokens.
-        specials = [span for span in finder.find_specials_alone(draft.text) if span.fix in fixes]
+        specials = [span for span in finder.find_only_specials(draft.text) if span.fix in fixes]
 
 
 class _Draft:

@@ -293,13 +293,14 @@ _COMMON_SHARE = 0.2
 
 
 def find_flagged_runs(document: Document, flagged: Mapping[str, str]) -> list[range]:
-    """Return the runs of flagged words: at least two in a row, in the same field.
+    """Return the runs of flagged words: at least two units in a row, in the same field.
 
-    Several flagged words form one run if they occur twice on average. Common words are no run.
+    A run of different words has each of them twice on average, because flagged words that stand once each in
+    a row, as in a list, are no copies. Common words are in no run.
 
     Args:
         document: The text.
-        flagged: The flagged words, keyed by their keys.
+        flagged: The flagged words, keyed as in ``document.keys``.
     """
     indices: list[int] = []
     for key in flagged.keys() & document.positions.keys():

@@ -155,7 +155,7 @@ class SpanFinder:
         # Words are compared by their keys, which other spellings of a word share. So an allowed word allows
         # its other spellings too.
         self._allowed_keys = frozenset(map(self._reader.key_of, allowed))
-        # The flagged words, keyed by their keys.
+        # Keyed as the words of a text are compared, in `Document.keys`.
         self._flagged = {
             key: word for key, word in self._reader.flagged.items() if key not in self._allowed_keys
         }
@@ -192,7 +192,7 @@ class SpanFinder:
             spans += self._find_flagged_in_markup(text, view.protected)
         return _drop_overlaps(spans)
 
-    def find_specials_alone(self, text: str) -> list[Span]:
+    def find_only_specials(self, text: str) -> list[Span]:
         """Return the spans of special tokens, and look for nothing else."""
         if self._special_pattern is None or not self._special_pattern.search(text):
             return []

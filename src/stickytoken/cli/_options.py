@@ -459,7 +459,7 @@ def tell_layer(encoder: stickytoken.Encoder) -> None:
 
     if isinstance(encoder, CausalPromptEncoder) and encoder.spec is not None:
         choice = encoder.spec.layer_choice
-        console.inform(f"layer: {encoder.prompted.layer_count} of {encoder.layers} ({choice})")
+        console.inform(f"layer: {encoder.prompted.layers_run} of {encoder.layers} ({choice})")
 
 
 @contextmanager

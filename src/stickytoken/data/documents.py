@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
@@ -544,7 +544,7 @@ class Reader:
         self.meter.records += 1
         value = row.value
         if isinstance(value, Skipped):
-            return value
+            return replace(value, line=row.line)
         if isinstance(value, str):  # the whole row is a text, in no column
             text = unicode_text(value)
             return Document(

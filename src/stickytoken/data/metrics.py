@@ -139,6 +139,7 @@ class SimilarityTask(Task):
         # There is one vector for each distinct text, which may be in several pairs.
         first = vectors_of_first[_find_indices(self.texts["query"], self.first)]
         second = vectors_of_second[_find_indices(self.texts["document"], self.second)]
+        # One outcome per pair, its similarity. The seed has no effect, because nothing is drawn at random.
         return similarity.of_pairs(first, second)[:, None]  # shape (pairs, 1)
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:

@@ -196,37 +196,37 @@ class _Buffer:
 
     def __init__(self, lines: Iterable[bytes]) -> None:
         self._lines = lines
-        self._bytes = bytearray()
-        self._start = 0  # offset in the stream of the first byte in memory
+        self._untaken = bytearray()
+        self._untaken_offset = 0  # in the stream
 
     def __iter__(self) -> Iterator[bytes]:
         for line in self._lines:
-            self._bytes += line
+            self._untaken += line
             yield line
 
     def position(self) -> int:
         """Return how many bytes of the stream have been read."""
-        return self._start + len(self._bytes)
+        return self._untaken_offset + len(self._untaken)
 
     def take_all(self) -> bytes:
-        return self.take_until(self._start + len(self._bytes))
+        return self.take_until(self._untaken_offset + len(self._untaken))
 
     def take_until(self, end: int) -> bytes:
         """Return the bytes in memory before an offset of the stream, and forget them."""
-        size = end - self._start
-        taken = bytes(self._bytes[:size])
-        del self._bytes[:size]
-        self._start += size
+        size = end - self._untaken_offset
+        taken = bytes(self._untaken[:size])
+        del self._untaken[:size]
+        self._untaken_offset += size
         return taken
 
     def begins_array(self) -> bool:
         """Return whether the bytes in memory are those of a JSON array, from its beginning."""
-        return _ARRAY_BEGINNING.match(self._bytes) is not None
+        return _ARRAY_BEGINNING.match(self._untaken) is not None
 
     def take_line_end(self) -> bytes:
         for line_end in (b"\r\n", b"\n", b"\r"):
-            if self._bytes.startswith(line_end):
-                return self.take_until(self._start + len(line_end))
+            if self._untaken.startswith(line_end):
+                return self.take_until(self._untaken_offset + len(line_end))
         return b""
 
 

@@ -41,10 +41,12 @@ class Skipped:
     Attributes:
         place: Where the record is: its file, its line or row, or both.
         reason: What is wrong with the record, including the position of the first invalid byte if known.
+        line: Number of its first line in its file; None if it isn't one of a file's lines.
     """
 
     place: str
     reason: str
+    line: int | None = None
 
 
 @dataclass(slots=True)

@@ -59,16 +59,15 @@ def read_text_file(source: DocumentSource, column: ColumnChoice = None) -> TextF
     if len(skipped) == len(records):
         reason = f"; {skipped[0].place}: {skipped[0].reason}" if skipped else ""
         raise InputError(f"{collection.name} has no readable text{reason}")
+    readable = next(record for record in records if not isinstance(record, Skipped))
+    is_text_file = not readable.columns and not readable.is_whole_file
     texts: list[str | None] = []
     for record in records:
-        if isinstance(record, Skipped):
-            texts.append(None)
-            continue
-        is_line_of_text_file = not record.columns and not record.is_whole_file
-        if record.line is not None and is_line_of_text_file:
-            # Blank lines before this line are no records. They become empty texts.
+        if is_text_file and record.line is not None:
+            # Row n of the output must be line n of the file. Blank lines are no records, so those before this
+            # line are added as empty texts.
             texts += [""] * (record.line - 1 - len(texts))
-        texts.append(record.text)
+        texts.append(None if isinstance(record, Skipped) else record.text)
     return TextFile(tuple(texts), skipped, meter)
 
 

@@ -146,7 +146,7 @@ class _Encoding:
         if not isinstance(encoder, CausalPromptEncoder):
             return Score(encoding=self.name, scores=percentages, seconds=seconds)
         prepending = encoder.reading.prepending
-        layer = encoder.prompted.layer_count  # the layer from which the vector is read
+        layer = encoder.prompted.layers_run  # the layer from which the vector is read
         return Score(
             encoding=self.name,
             start=None if prepending is None else prepending.start,
@@ -170,7 +170,7 @@ def _list_encodings(encoder: Encoder) -> list[_Encoding]:
     own_reading = encoder.reading
     plain = replace(own_reading, prepending=None)
     readings = []
-    reads_last_layer = encoder.prompted.layer_count == encoder.layers
+    reads_last_layer = encoder.prompted.layers_run == encoder.layers
     if not reads_last_layer:
         readings.append((_PLAIN, replace(plain, layer=-1)))
     readings.append((_PLAIN, plain))

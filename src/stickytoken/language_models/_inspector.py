@@ -93,7 +93,7 @@ class PromptInspector(Inspector):
         members = torch.nn.functional.one_hot(part_of_token, part_count).float()
         batch = prompted.batch(prompted.layout(rows))
         # The vector is read after this number of layers. The model may have more layers, which are not run.
-        reading_layer = prompted.layer_count
+        reading_layer = prompted.layers_run
         model = self._decoder.model
         with collecting_attention(model, self._attention_sources, members) as attention_by_layer:
             states_by_layer = compute_prompt_states(self._decoder, batch, range(reading_layer + 1))

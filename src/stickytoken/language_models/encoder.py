@@ -135,7 +135,7 @@ class CausalPromptEncoder(ModelEncoder):
     def _measure_dimension(self) -> int:
         any_row = PromptRow(prompt=0, content=(0,))
         with computing(self._network):
-            states = self._runner.forward([any_row], cache=None, layer_counts=[self.prompted.layer_count])
+            states = self._runner.forward([any_row], cache=None, layer_counts=[self.prompted.layers_run])
             return int(states.shape[-1])
 
     def _modules_hash_and_prompt(self) -> tuple[str, str]:
@@ -152,7 +152,7 @@ class CausalPromptEncoder(ModelEncoder):
         description: dict[str, Any] = {
             "model": type(self._decoder.model).__name__,
             "config": config_of(self._decoder.model),
-            "layer": self.prompted.layer_count,
+            "layer": self.prompted.layers_run,
             "normalize": self.normalizes,
             "prepending": layers_overwritten,
             "placeholder": placeholder_hash,
@@ -219,7 +219,7 @@ class CausalPromptEncoder(ModelEncoder):
         return self._forward_all(contents, layer_counts)
 
     def _vectors(self, contents: Sequence[Content]) -> NDArray[np.float32]:
-        return self._forward_all(contents, [self.prompted.layer_count])[:, 0]
+        return self._forward_all(contents, [self.prompted.layers_run])[:, 0]
 
     def _forward_all(self, contents: Sequence[Content], layer_counts: Sequence[int]) -> NDArray[np.float32]:
         # Returns the vectors after each number of layers, shape (texts, layer counts, d).

@@ -103,7 +103,7 @@ class CausalPrompt(InputModule):
         prompted.forget_derived_values()  # the weights may have changed since the last call
         template_count = len(prompted.prompts)
         batch = prompted.batch(features)
-        layers_of_rows = pool_states(prompted.decoder, batch, [prompted.layer_count])
+        layers_of_rows = pool_states(prompted.decoder, batch, [prompted.layers_run])
         row_vectors = layers_of_rows[:, 0]  # only one layer is read
         vectors = row_vectors.reshape(-1, template_count, row_vectors.shape[-1]).mean(1)
         return {**features, "sentence_embedding": vectors}

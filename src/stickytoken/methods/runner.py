@@ -178,5 +178,6 @@ class Runner:
         reasons = {
             token_id: f"{UNANSWERED_REASON} {quote_text(text)}" for token_id, text in self.unanswered.items()
         }
-        reason = pl.col("token_id").replace_strict(reasons, default=None, return_dtype=pl.String)
-        return table.with_columns(pl.when(is_unanswered).then(reason).otherwise("reason").alias("reason"))
+        new_reason = pl.col("token_id").replace_strict(reasons, default=None, return_dtype=pl.String)
+        reason = pl.when(is_unanswered).then(new_reason).otherwise(pl.col("reason"))
+        return table.with_columns(reason.alias("reason"))

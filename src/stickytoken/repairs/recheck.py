@@ -90,7 +90,8 @@ def make_recheck(
     Raises:
         InputError: too few texts or ordinary tokens are left.
     """
-    # A recheck measures few tokens, so it needs no lower precision for speed.
+    # Copies are inserted as ids, because text may no longer produce a repaired token. A recheck measures few
+    # tokens, so it needs no lower precision for speed.
     settings = rule_of(run)
     settings = replace(settings, insertion=Insertion.IDS, screen_precision=None, seed=seed)
     # Texts that differ only in their final punctuation count as the same text.
@@ -120,8 +121,10 @@ def make_recheck(
         is_allowed=is_unused,
     )
     if plan.documents is not None:
-        few_documents = plan.documents.model_copy(update={"chosen": plan.documents.chosen[:_DOCUMENTS]})
-        plan = plan.model_copy(update={"documents": few_documents})
+        # Fewer documents receive copies than in a run; all that were chosen are searched.
+        with_copies = plan.documents.chosen[:_DOCUMENTS]
+        documents = plan.documents.model_copy(update={"chosen": with_copies})
+        plan = plan.model_copy(update={"documents": documents})
     available = {token.id: token for token in vocabulary.available}
     # The pilots of a plan are random tokens.
     ordinary = [available[token_id] for token_id in plan.pilots if token_id not in excluded]

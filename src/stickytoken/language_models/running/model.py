@@ -45,7 +45,7 @@ class PromptedModel:
     """A decoder with a prompt around every sentence.
 
     Attributes:
-        layer_count: number of layers that run.
+        layers_run: number of layers that run; vectors are read after the last of them.
         prompts: the ids of each template.
     """
 
@@ -64,7 +64,7 @@ class PromptedModel:
         """
         self.decoder = decoder
         self.reading = reading
-        self.layer_count = decoder.count_layers_until(reading.layer)
+        self.layers_run = decoder.count_layers_until(reading.layer)
         self.placeholder_id = tokenizer.placeholder_id
         prepending = reading.prepending
         existing_layers = len(decoder.layers)
@@ -73,11 +73,11 @@ class PromptedModel:
                 f"start is {prepending.start}, but {decoder.name} has {existing_layers} layers: pass 0 to "
                 f"{existing_layers - 1}"
             )
-        if prepending is not None and prepending.start >= self.layer_count:
+        if prepending is not None and prepending.start >= self.layers_run:
             raise InputError(
                 f"token prepending starts before layer {prepending.start}, counted from 0, but vectors of "
-                f"{decoder.name} are read after {self.layer_count} layers, so no copied state would reach "
-                f"them: pass a start of 0 to {self.layer_count - 1}, or read the vectors after a later layer"
+                f"{decoder.name} are read after {self.layers_run} layers, so no copied state would reach "
+                f"them: pass a start of 0 to {self.layers_run - 1}, or read the vectors after a later layer"
             )
         self._prompt_tokenizer = PromptTokenizer(
             tokenizer.tokenizer, tokenizer.special, reading.prompt, prepending=prepending is not None

@@ -176,7 +176,7 @@ class _PromptReuse(_Reuse):
         # sentences reveals a model whose cached state cannot be repeated for several rows.
         contents = [text.ids for text in self.prompted.tokenize(["a", "a", "one two three"])]
         rows = self.prompted.rows(contents)
-        layer_counts = [self.prompted.layer_count]
+        layer_counts = [self.prompted.layers_run]
         plain = self.runner.run_rows(rows, None, layer_counts)
         try:
             reused = self.runner.run_rows(rows, PromptCache(self.prompted, layer_counts), layer_counts)

@@ -202,14 +202,16 @@ class PromptTokenizer:
         return tokenized
 
     def _group_sentence_into_words(self, filled: _FilledPrompt) -> TokenizedText:
-        is_echo = self.prompts[0].between is not None  # an echo has the sentence twice
+        # A tokenizer may merge a quotation mark of the template with the end of every sentence, as in ``."``.
+        # Such ids are no words, so they become the head or the tail of the result.
+        is_echo = self.prompts[0].between is not None  # it has the sentence twice; all prompts do, or none
         if is_echo:
             indices = self._find_content_of_echo(filled)
         else:
             indices = self._find_content_between_template_ids(filled)
         if indices is None:
             # The tokenizer merged the template with the sentence in a way that none of the samples showed.
-            # The sentence is encoded alone, with the ids of merged quotation marks before and after it.
+            # So the sentence is encoded alone.
             ids = self._tokenizer.encode_many([filled.sentence])[0]
             return self._merged_quotes.with_words(tuple(ids))
         content_ids = tuple(filled.ids[indices.start : indices.stop])

@@ -59,14 +59,15 @@ def make_plan(job: Job[StdSettings], runner: Runner) -> StdPlanRecord:
         # The corpus consists of single sentences: combine them into random pairs.
         vectors = encode_texts(encoder, usable.sentences, settings.inserted_as)
         pairs = sample_pairs(usable.sentences, vectors, settings.pair_count)
-    # The pairs below the mean similarity, which count as unrelated.
+    # Both selections are spread over the pairs below the mean similarity, which count as unrelated, and may
+    # share pairs. Scoring needs all of its pairs; validation takes as many as there are.
     scoring = select_pairs(pairs, mean.value, settings.scoring_pairs)
+    validation = select_pairs(pairs, mean.value, settings.validation_pairs)
     if len(scoring) < settings.scoring_pairs:
         raise InputError(
             f"only {len(scoring)} sentence pairs have a similarity below the model's mean {mean.value:.4f}, "
             f"but scoring needs {settings.scoring_pairs}: use more sentences, or fewer scoring pairs"
         )
-    validation = select_pairs(pairs, mean.value, settings.validation_pairs)
     used = [*scoring, *validation]
     anchors = [pair.sentence1 for pair in used]
     carriers = [pair.sentence2 for pair in used]
