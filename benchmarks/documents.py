@@ -16,10 +16,9 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import combinations, zip_longest
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -50,7 +49,6 @@ from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.protocol import require_ids
 from stickytoken.encoders.roles import Role, in_role
 from stickytoken.insertion import Insertion, Token
-from stickytoken.machine import Precision
 from stickytoken.methods.profile.documents import DOCUMENT_COUNTS, encode_documents
 from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.runner import Runner
@@ -76,9 +74,6 @@ INTERVALS = 20
 # Number of rows to plant toward a collection, and strength at which a row of shared/planted is strong.
 ROWS = 12
 STRONG = 0.8
-# Texts with copies are encoded in a lower precision, which takes half the time. The mean cosine to the
-# vectors in float32 is 0.99998, which hardly moves a rank.
-PRECISION = Precision.BFLOAT16
 # Number of texts after which progress is shown.
 SHARD = 512
 
@@ -288,8 +283,7 @@ def measure_packaged(encoder: Encoder, run: Run, tokens: list[Token], path: Path
         panel = encode_documents(encoder, load_sentences(), documents, runner, ProfileSettings().inserted_as)
         if panel is None:
             refuse("the run has no documents")
-        faster = cast(Runner, partial(runner, precision=PRECISION))
-        results = panel.measure(faster, tokens, "documents with copies")
+        results = panel.measure(runner, tokens, "documents with copies")
     is_wrong = [*results.wrong_results, panel.is_wrong_result]
     packaged = np.stack([(of_token * panel.weights).sum(axis=0) for of_token in is_wrong])
     np.save(path, packaged)
@@ -341,7 +335,7 @@ def correlation(
     for folder in collection:
         path = out / f"{folder.name}.npz"
         if not path.is_file():
-            search = Search(encoder.at(PRECISION), read_collection(folder))
+            search = Search(encoder, read_collection(folder))
             np.savez(path, **search.measure(rows["decoded"].to_list())._asdict())
         outside[folder.name] = Measured(**np.load(path))
     wrong |= {searched: there.wrong for searched, there in outside.items()}
@@ -498,7 +492,7 @@ def planted(
     """
     aims = [read_collection(folder) for folder in toward]
     ids_of = plant(out, model, aims)
-    encoder = load_encoder(out / f"planted-{aims[-1].name}").at(PRECISION)
+    encoder = load_encoder(out / f"planted-{aims[-1].name}")
     available = {token.id: token for token in categorize(encoder.tokenizer).available}
     planted_set = set().union(*ids_of.values())
     others = np.random.default_rng(5).permutation(list(available))[:sample].tolist()
@@ -599,7 +593,7 @@ def measure_again(run: Run, count: int, sentences: list[str], out: Path) -> Run:
     """Measure the tokens that erase most in a run, its sticky tokens and special ones with other texts."""
     candidates = run.tokens.sort("erased", descending=True, nulls_last=True)["token_id"][:count].to_list()
     ids = sorted({*candidates, *run.sticky["token_id"]})
-    encoder = require_ids(encoder_for(None, run, "the benchmark"), "this benchmark").at(PRECISION)
+    encoder = require_ids(encoder_for(None, run, "the benchmark"), "this benchmark")
     return detected(encoder, sentences=sentences, tokens=ids, out=out)
 
 
