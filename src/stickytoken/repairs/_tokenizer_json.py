@@ -10,6 +10,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from stickytoken.encoders.inputs.tokenizer import find_unknown_id
 from stickytoken.errors import RepairError
 from stickytoken.validation import visible
 
@@ -165,8 +166,7 @@ class EditableVocabulary:
             The reason, or None if the entry can be made unreachable.
         """
         entry = self._entries[token_id]
-        # A Unigram model names its unknown token by id, the other kinds by string.
-        if token_id == self._model.get("unk_id") or entry == self._model.get("unk_token"):
+        if token_id == find_unknown_id(self._model):
             return "unknown text becomes this token"
         removed = frozenset(self._entries[removed_id] for removed_id in (*accepted, token_id))
         has_byte_entries = bool(self._model.get("byte_fallback"))
