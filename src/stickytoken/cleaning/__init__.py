@@ -262,7 +262,6 @@ MOST_ROUNDS = 8
 
 
 def _remove_findings(text: str, spans: list[Span], finder: SpanFinder, fixes: set[Fix]) -> Cleaned:
-    """Return a text without the findings that one of the fixes removes; ``spans`` are its findings."""
     draft = _Draft(text)
     for _ in range(MOST_ROUNDS):
         removable = [span for span in spans if span.fix in fixes]
@@ -333,7 +332,6 @@ class _Draft:
         return offset + self._part_shifts[part]
 
     def _keep_what_is_between_removals(self) -> None:
-        """Set ``text`` to the parts of the original between the removals, and record where they come from."""
         kept_starts = [0, *(removal.end for removal in self.removals)]
         kept_ends = [*(removal.start for removal in self.removals), len(self._original)]
         kept_parts = []

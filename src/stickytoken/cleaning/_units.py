@@ -222,7 +222,6 @@ class UnitReader:
         return tuple(parts)
 
     def _repeats_a_word(self, run: re.Match[str]) -> bool:
-        """Return whether a match of `_runs_of_copies` repeats a word, and not what repeats naturally."""
         repeated_text = run["other"]
         if repeated_text is None:  # the run has copies of a flagged word
             return True

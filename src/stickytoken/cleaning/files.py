@@ -186,7 +186,6 @@ def clean_file(
         return cuts_by_part
 
     def skip(record: Skipped) -> None:
-        """Count an unreadable record."""
         totals.skipped += 1
         if len(totals.skipped_first) < _NAMED_RECORDS:
             totals.skipped_first.append(record)

@@ -483,7 +483,6 @@ def cost_announced(
     from stickytoken.loading import DeferredModel
 
     def ask_before_sending(loaded: stickytoken.Encoder) -> None:
-        """Let an endpoint's encoder ask the user before its first request."""
         if isinstance(loaded, EndpointEncoder):
             loaded.session.before_sending = partial(_confirm_cost, loaded, loading, rehearse)
 

@@ -405,7 +405,6 @@ class EditableVocabulary:
 
 
 def _is_concatenation(text: str, entries: Collection[str]) -> bool:
-    """Return whether a text can be divided into entries."""
     can_divide = [True]  # item n says whether the first n characters can be divided into entries
     for end in range(1, len(text) + 1):
         # The last entry may begin at any offset up to which the text can be divided.
@@ -580,7 +579,6 @@ def _is_merged(entry: str, ranks: Mapping[Pair, int]) -> bool:
 
 
 def _merge_like_byte_pair_encoding(text: str, ranks: Mapping[Pair, int]) -> list[str]:
-    """Return the pieces to which merges with these ranks reduce the characters of a text."""
     pieces = list(text)
     while len(pieces) > 1:
         pair_ranks = [ranks.get(pair, math.inf) for pair in pairwise(pieces)]
