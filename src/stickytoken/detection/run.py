@@ -429,14 +429,20 @@ def require_same_model(run: Run, encoder: Encoder) -> None:
         )
 
 
-def recorded_loading(run: RunRecord) -> LoadingRecord:
-    """Return the options that the model of a run was loaded with, as far as the run records them."""
-    if run.model.loading is not None:
-        return run.model.loading
-    # The encoder was made from a model object. Its identity has two of the options.
-    identity = run.identity_parts.get("encoder", {})
-    options = {name: identity[name] for name in ("dtype", "prompt") if name in identity}
-    return LoadingRecord.model_validate(options)
+def complete_spec(run: RunRecord, chosen: EncoderSpec) -> EncoderSpec:
+    """Return how to load the model of a run again: as the run did, except for what the user chose.
+
+    Args:
+        run: The record of the run.
+        chosen: Where the model is now, and the user's options.
+    """
+    loading = run.model.loading
+    if loading is None:
+        # The encoder was made from a model object. Its identity has two of the options.
+        identity = run.identity_parts.get("encoder", {})
+        options = {name: identity[name] for name in ("dtype", "prompt") if name in identity}
+        loading = LoadingRecord.model_validate(options)
+    return loading.complete(chosen)
 
 
 def load_for_documents(model: AnyModel, revision: str | None = None) -> Encoder:
@@ -448,7 +454,7 @@ def load_for_documents(model: AnyModel, revision: str | None = None) -> Encoder:
 
 def load_recorded(run: RunRecord) -> Encoder:
     """Load the model of a run, or connect to its endpoint, with the options that the run records."""
-    spec = recorded_loading(run).complete(EncoderSpec(model=run.model.location))
+    spec = complete_spec(run, EncoderSpec(model=run.model.location))
     return in_role(load_from_spec(spec), Role.DOCUMENT)
 
 
