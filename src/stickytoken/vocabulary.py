@@ -416,7 +416,6 @@ def _find_similar(vocabulary: Vocabulary, index: int, excluded: Collection[int],
         candidates = same_category
 
     def beginning(candidate: int) -> tuple[bool, bool]:
-        """Return whether a token begins with ``##``, and whether its text begins with a space."""
         return vocabulary.tokens[candidate].startswith("##"), vocabulary.decoded[candidate].startswith(" ")
 
     wanted_beginning = beginning(index)
@@ -426,7 +425,6 @@ def _find_similar(vocabulary: Vocabulary, index: int, excluded: Collection[int],
     length = len(vocabulary.decoded[index].strip())
 
     def distance(candidate: int) -> float:
-        """Return the weighted sum of a candidate's differences from the token in length and position."""
         length_difference = abs(len(vocabulary.decoded[candidate].strip()) - length)
         return length_difference * _SHARE_PER_CHARACTER + abs(candidate - index) / len(vocabulary)
 

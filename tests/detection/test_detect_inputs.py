@@ -19,11 +19,11 @@ from naming import naming
 from stickytoken import detect, explain, load_encoder, load_sentences, open_run
 from stickytoken.cli._options import ModelOptions, open_source
 from stickytoken.detection.run import (
+    complete_spec,
     encoder_for,
     identify_model,
     is_run,
     model_difference,
-    recorded_loading,
     require_same_model,
 )
 from stickytoken.detection.run_folder import RunFolder
@@ -326,7 +326,7 @@ def test_the_copy_of_a_model_has_no_revision(small_run, bert_folder, tmp_path):
     assert model.load().spec.revision is None
     with pytest.raises(InputError, match=naming("'v3'", repr(str(bert_folder)))):
         open_source(str(run), ModelOptions(revision="v3"), moved_to=str(bert_folder))
-    of_name = recorded_loading(open_run(run).record).complete(EncoderSpec(model="tests/tiny"))
+    of_name = complete_spec(open_run(run).record, EncoderSpec(model="tests/tiny"))
     assert of_name.revision == "v2"
 
 

@@ -41,7 +41,6 @@ class StickyTokenCleaner:
         return {"documents": [self._clean_document(document) for document in documents]}
 
     def _clean_document(self, document: Document) -> Document:
-        """Return a copy of a document with cleaned text, or the document itself if nothing was found."""
         if not isinstance(document, Document):
             raise InputError(f"documents contains {shown(document)}: pass Haystack documents")
         if document.content is None:

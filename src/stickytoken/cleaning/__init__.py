@@ -14,7 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
-from stickytoken.cleaning._units import key_function as key_function  # audits compare words as a scan does
+from stickytoken.cleaning._units import (
+    INVISIBLE,
+    key_function as key_function,  # audits compare words as a scan does
+)
 from stickytoken.cleaning.rules import CleaningRules, rules_of_run
 from stickytoken.cleaning.spans import Fix, Span, SpanFinder, SpanKind, find_spans, finder_of
 from stickytoken.errors import InputError, reading
@@ -259,7 +262,6 @@ MOST_ROUNDS = 8
 
 
 def _remove_findings(text: str, spans: list[Span], finder: SpanFinder, fixes: set[Fix]) -> Cleaned:
-    """Return a text without the findings that one of the fixes removes; ``spans`` are its findings."""
     draft = _Draft(text)
     for _ in range(MOST_ROUNDS):
         removable = [span for span in spans if span.fix in fixes]
@@ -330,7 +332,6 @@ class _Draft:
         return offset + self._part_shifts[part]
 
     def _keep_what_is_between_removals(self) -> None:
-        """Set ``text`` to the parts of the original between the removals, and record where they come from."""
         kept_starts = [0, *(removal.end for removal in self.removals)]
         kept_ends = [*(removal.start for removal in self.removals), len(self._original)]
         kept_parts = []
@@ -375,10 +376,10 @@ def _extend_to_space(text: str, start: int, end: int) -> tuple[int, int]:
     After the removal, the text has no two spaces in a row there, and no space before punctuation. Invisible
     characters attached to the part are removed too. Line breaks and tabs stay, because they are structure.
     """
-    while end < len(text) and text[end] in _INVISIBLE:
+    while end < len(text) and text[end] in INVISIBLE:
         end += 1
     invisible_start = start
-    while invisible_start > 0 and text[invisible_start - 1] in _INVISIBLE:
+    while invisible_start > 0 and text[invisible_start - 1] in INVISIBLE:
         invisible_start -= 1
     # Invisible characters behind the part always go. Those before it stay if otherwise two words would be
     # joined.
@@ -394,10 +395,6 @@ def _extend_to_space(text: str, start: int, end: int) -> tuple[int, int]:
     elif before == " " and (after.isspace() or after in _CLOSING):
         start -= 1
     return start, end
-
-
-# Invisible characters that separate words or hide in them. Joiners are no part, because letters need them.
-_INVISIBLE = frozenset("\u00ad\u061c\u180e\u200b\u200e\u200f\u2060\u2061\u2062\u2063\u2064\ufeff")
 
 
 CleanerSource: TypeAlias = "Cleaner | Run | str | Path | Mapping[str, Any]"

@@ -368,7 +368,6 @@ def is_common(key: str) -> bool:
 
 
 def _find_close_groups(positions: Sequence[int], farthest: int, fewest: int) -> Iterator[Sequence[int]]:
-    """Yield groups of at least ``fewest`` positions whose neighbours are at most ``farthest`` apart."""
     start = 0  # where the group begins in `positions`
     for end in range(1, len(positions) + 1):
         is_end = end == len(positions) or positions[end] - positions[end - 1] > farthest

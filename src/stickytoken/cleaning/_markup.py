@@ -83,7 +83,6 @@ def _decode_entities(text: str) -> str:
 
 
 def _decode_entity(entity: re.Match[str]) -> str:
-    """Return the character that an entity stands for, filled up to the length of the entity."""
     character = html.unescape(entity[0])
     if len(character) != 1:  # not an entity of HTML, or an entity that stands for several characters
         return entity[0]
@@ -158,7 +157,6 @@ _LONGEST_ROW = 2_000
 
 
 def _find_line_around(text: str, start: int, end: int) -> tuple[int, int] | None:
-    """Return the start and end of the line around a part of a text; None if too long for a table row."""
     break_before = text.rfind("\n", max(0, start - _LONGEST_ROW), start)
     break_after = text.find("\n", end, end + _LONGEST_ROW)
     begins_too_early = break_before < 0 and start > _LONGEST_ROW

@@ -36,8 +36,10 @@ _WORD_MARK = "\u2581"
 _ASCII_WORD = "[A-Za-z0-9]+"
 _LETTER = r"[\p{L}\p{N}--\p{Han}]"
 _IN_WORD = rf"[\p{{L}}\p{{N}}\p{{M}}\p{{Cf}}{PAD}--\p{{Han}}]"  # some models see invisible characters
-# Invisible characters that may separate copies.
-_INVISIBLE = "[\u00ad\u061c\u180e\u200b-\u200f\u2060-\u2064\ufeff]*"
+# Invisible characters that separate words or hide in them. Joiners are no part, because letters need them.
+INVISIBLE = "\u00ad\u061c\u180e\u200b\u200e\u200f\u2060\u2061\u2062\u2063\u2064\ufeff"
+# What may stand between copies that are written without spaces, where joiners are as invisible.
+_BETWEEN_COPIES = f"[{INVISIBLE}\u200c\u200d]*"
 
 
 class Part(NamedTuple):
@@ -220,7 +222,6 @@ class UnitReader:
         return tuple(parts)
 
     def _repeats_a_word(self, run: re.Match[str]) -> bool:
-        """Return whether a match of `_runs_of_copies` repeats a word, and not what repeats naturally."""
         repeated_text = run["other"]
         if repeated_text is None:  # the run has copies of a flagged word
             return True
@@ -248,8 +249,8 @@ class UnitReader:
 
 def _make_copies_pattern(group_name: str, copy_pattern: str) -> str:
     """Return a pattern that matches copies without spaces. The named group has the text of the first copy."""
-    further_copies = f"(?:{_INVISIBLE}(?P={group_name})){{{FEWEST_GLUED - 1},}}"
-    return f"(?P<{group_name}>{copy_pattern}){further_copies}{_INVISIBLE}"
+    further_copies = f"(?:{_BETWEEN_COPIES}(?P={group_name})){{{FEWEST_GLUED - 1},}}"
+    return f"(?P<{group_name}>{copy_pattern}){further_copies}{_BETWEEN_COPIES}"
 
 
 def _make_literal_or_word_pattern(literals: Iterable[str], word_pattern: str) -> str:

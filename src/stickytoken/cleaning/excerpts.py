@@ -55,7 +55,6 @@ def excerpt(text: str, ranges: Iterable[tuple[int, int]], start: int, end: int) 
 
 
 def _start_at_word(text: str, start: int, end: int) -> int:
-    """Return where the first whole word between two offsets starts; ``start`` if no space precedes one."""
     if start == 0 or text[start - 1].isspace():
         return start
     for offset in range(start, end):
@@ -65,7 +64,6 @@ def _start_at_word(text: str, start: int, end: int) -> int:
 
 
 def _end_at_word(text: str, start: int, end: int) -> int:
-    """Return where the last whole word between two offsets ends; ``end`` if no space follows one."""
     if end == len(text) or text[end].isspace():
         return end
     for offset in range(end - 1, start - 1, -1):

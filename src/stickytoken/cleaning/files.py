@@ -15,7 +15,7 @@ from stickytoken.cleaning import (
     document_counts,
     sort_without_nested,
 )
-from stickytoken.cleaning.spans import Fix, Span, SpanKind
+from stickytoken.cleaning.spans import Fix, SpanKind
 from stickytoken.data.documents import Document
 from stickytoken.data.rewriting import Cuts, Source, cut, rewrite
 from stickytoken.data.rows import Meter, Skipped
@@ -172,8 +172,9 @@ def clean_file(
                 Progress("clean", totals.documents, expected_documents, totals.documents, unit="documents")
             )
         if quarantine is not None:
-            # Findings in the template that joins the columns can't be removed from any column.
-            spans = [span for span in cleaner.find(document.text) if _is_in_part(document, span)]
+            # A finding in the template that joins the columns can't be removed from any column.
+            in_column = _mark_columns(document)
+            spans = [span for span in cleaner.find(document.text) if any(in_column[span.start : span.end])]
             if cleaner.would_change(spans):
                 totals.set_aside += 1
                 totals.changed_by_cause.update({span.kind for span in spans})
@@ -185,7 +186,6 @@ def clean_file(
         return cuts_by_part
 
     def skip(record: Skipped) -> None:
-        """Count an unreadable record."""
         totals.skipped += 1
         if len(totals.skipped_first) < _NAMED_RECORDS:
             totals.skipped_first.append(record)
@@ -206,7 +206,7 @@ def clean_document(cleaner: Cleaner, document: Document) -> tuple[Cleaned, list[
     such as the words of a template, is in no record, so it cannot be removed. It may separate what cleaning
     the whole text would join, so what is left in the parts is cleaned again until nothing changes.
     """
-    is_in_part = _mark_ranges(document, [[(0, len(part))] for part in document.parts])
+    in_column = _mark_columns(document)
     text = document.text
     offsets: Sequence[int] = range(len(text))  # in the document, of the characters that are left
     removals: list[Removal] = []
@@ -215,7 +215,7 @@ def clean_document(cleaner: Cleaner, document: Document) -> tuple[Cleaned, list[
     for _ in range(MOST_ROUNDS):
         removals_of_round = []
         for removal in cleaned.removals:
-            removed = [offset for offset in offsets[removal.start : removal.end] if is_in_part[offset]]
+            removed = [offset for offset in offsets[removal.start : removal.end] if in_column[offset]]
             if removed:
                 removals_of_round.append(replace(removal, start=removed[0], end=removed[-1] + 1))
         if not removals_of_round:
@@ -229,11 +229,13 @@ def clean_document(cleaner: Cleaner, document: Document) -> tuple[Cleaned, list[
             break
         cleaned = cleaner.clean(text)
     spans = cleaned.reported if text == cleaned.text else cleaner.find(text)
+    reported = [span for span in spans if any(in_column[offset] for offset in offsets[span.start : span.end])]
+    return Cleaned(text, tuple(removals), tuple(reported)), cuts_by_part
 
-    def is_in_record(span: Span) -> bool:  # and not in the template alone
-        return any(is_in_part[offset] for offset in offsets[span.start : span.end])
 
-    return Cleaned(text, tuple(removals), tuple(filter(is_in_record, spans))), cuts_by_part
+def _mark_columns(document: Document) -> bytearray:
+    # 1 for each character that is in a column, and 0 for what only the template has.
+    return _mark_ranges(document, [[(0, len(part))] for part in document.parts])
 
 
 def _mark_ranges(document: Document, ranges_by_part: Sequence[Cuts]) -> bytearray:
@@ -249,27 +251,23 @@ def _mark_ranges(document: Document, ranges_by_part: Sequence[Cuts]) -> bytearra
     return marks
 
 
-def _is_in_part(document: Document, finding: Span | Removal) -> bool:
-    return any(_find_cuts(document, index, [finding]) for index in range(len(document.parts)))
+def _find_cuts(document: Document, part_index: int, removals: Sequence[Removal]) -> Cuts:
+    """Return the ranges of a part of a document that removals cover, by offsets in the part.
 
-
-def _find_cuts(document: Document, part_index: int, findings: Sequence[Span | Removal]) -> Cuts:
-    """Return the ranges of a part of a document that lie in findings, by offsets in the part.
-
-    A part is the text of one column. Findings have offsets in the text of the document, in which a part
+    A part is the text of one column. Removals have offsets in the text of the document, in which a part
     begins several times if a template names its column several times.
     """
     part_length = len(document.parts[part_index])
     ranges = []
     for part_start in document.starts[part_index]:
-        for finding in findings:
-            start = max(finding.start - part_start, 0)
-            end = min(finding.end - part_start, part_length)
+        for removal in removals:
+            start = max(removal.start - part_start, 0)
+            end = min(removal.end - part_start, part_length)
             if start < end:
                 ranges.append((start, end))
     cuts: list[tuple[int, int]] = []
     for start, end in sorted(ranges):
-        # Where the part begins several times in the text, findings may overlap in it, so they are joined.
+        # Where the part begins several times in the text, ranges may overlap in it, so they are joined.
         if cuts and start < cuts[-1][1]:
             cuts[-1] = (cuts[-1][0], max(end, cuts[-1][1]))
         else:

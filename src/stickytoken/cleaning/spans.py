@@ -580,12 +580,10 @@ def _make_repetition_span(text: str, document: _copies.Document, stretch: _copie
 
 
 def _cuts_clusters(text: str, start: int, end: int) -> bool:
-    """Return whether the start or the end is within a grapheme cluster, such as a letter with its accent."""
     return _markup.cuts_cluster(text, start) or _markup.cuts_cluster(text, end)
 
 
 def _drop_overlaps(spans: Sequence[Span]) -> list[Span]:
-    """Return the spans in order, without those that overlap a span of higher precedence."""
     disjoint: list[Span] = []
     # `SpanKind` lists the kinds by precedence, the highest first.
     precedence = {kind: rank for rank, kind in enumerate(SpanKind)}

@@ -105,7 +105,6 @@ def _find_option_groups(hints: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _name_options(group: Any) -> dict[str, str]:
-    """Return the name of the option for each field of a dataclass, keyed by field."""
     option_by_field: dict[str, str] = {}
     for field, value_type in command_line_types(group).items():
         own_names = [item.name for item in value_type.metadata if isinstance(item, OptionName)]
@@ -121,7 +120,6 @@ def _parameters_of(
     parameters = []
 
     def add(name: str, value_type: FieldType, default: Any, description: str | None) -> None:
-        """Add the parameter of an argument or option."""
         parameters.append(_parameter(name, value_type, default, description, is_setting=name in settings))
 
     for name, parameter in inspect.signature(function).parameters.items():

@@ -322,9 +322,9 @@ def load(
     spec = _spec_of(name, loading, at_endpoint, tokenizer_needed=for_documents)
     error_context: AbstractContextManager[None] = nullcontext()
     if run is not None:
-        from stickytoken.detection.run import naming_model_in_errors, recorded_loading
+        from stickytoken.detection.run import complete_spec, naming_model_in_errors
 
-        spec = recorded_loading(run).complete(spec)  # with what the run records and the user has not passed
+        spec = complete_spec(run, spec)  # with what the run records and the user has not passed
         error_context = naming_model_in_errors(source, "--model")
     verb = "asking" if at_endpoint else "loading"
     with error_context, console.status(f"{verb} {name}"), garbage_collector_paused():
@@ -436,7 +436,7 @@ def require_found(
     Returns:
         The name of the model.
     """
-    from stickytoken.detection.run import naming_model_in_errors, recorded_loading
+    from stickytoken.detection.run import complete_spec, naming_model_in_errors
     from stickytoken.encoders.files.spec import EncoderSpec
     from stickytoken.loading import require_model
 
@@ -447,7 +447,7 @@ def require_found(
         require_model(name, loading.revision)
         return name
     # The run's revision, unless the user passed another.
-    spec = recorded_loading(run).complete(EncoderSpec(model=name, revision=loading.revision))
+    spec = complete_spec(run, EncoderSpec(model=name, revision=loading.revision))
     with naming_model_in_errors(source, "--model"):
         require_model(name, spec.revision)
     return name
@@ -483,7 +483,6 @@ def cost_announced(
     from stickytoken.loading import DeferredModel
 
     def ask_before_sending(loaded: stickytoken.Encoder) -> None:
-        """Let an endpoint's encoder ask the user before its first request."""
         if isinstance(loaded, EndpointEncoder):
             loaded.session.before_sending = partial(_confirm_cost, loaded, loading, rehearse)
 

@@ -479,7 +479,6 @@ def late_progress(seconds: float) -> Iterator[ProgressCallback]:
     with progress_bar() as show:
 
         def report(step: Progress) -> None:
-            """Show the progress of a stage if it was shown before, or if it is expected to take long."""
             nonlocal previous_report
             now = time.perf_counter()
             # A stage may first report when it has done some work. So it is taken to have started at the

@@ -125,7 +125,6 @@ def join_collection(texts: Sequence[str], source: str, most_documents: int) -> C
 
 
 def _split_at_last_space(text: str, length: int) -> tuple[str, str]:
-    """Return the beginning of a text, of whole words with at most ``length`` characters, and the rest."""
     if len(text) <= length:
         return text.strip(), ""
     end = text.rfind(" ", 0, length + 1)

@@ -174,7 +174,6 @@ class SimilarityTask(Task):
 
 
 def _find_indices(distinct: Sequence[str], names: Sequence[str]) -> NDArray[np.intp]:
-    """Return the index in ``distinct`` of each name, shape (names,)."""
     index_of = {name: index for index, name in enumerate(distinct)}
     return np.array([index_of[name] for name in names], dtype=np.intp)
 

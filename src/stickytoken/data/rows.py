@@ -306,7 +306,6 @@ def json_rows(stream: Iterable[bytes], name: str, meter: Meter, suffix: str) -> 
 
 
 def _take_until_content(file_lines: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the lines up to and including the first that is not blank."""
     for line in file_lines:
         yield line
         if line.removeprefix(codecs.BOM_UTF8).strip():
@@ -503,7 +502,6 @@ def read_separated_rows(
     damages: list[str] = []
 
     def line_texts() -> Iterator[str]:
-        """Yield the lines as text, and keep each in the lists above."""
         for line in lines(stream, name, meter):
             text, damage = decode(line.content, line.offset)
             record_lines.append(line)

@@ -89,7 +89,6 @@ def _make_task_name(path: Path) -> str:
 
 
 def _choose_pairs(table: Table, split: str) -> Table:
-    """Return the rows of a split; all rows if the table doesn't name several splits."""
     if "split" not in table.columns:
         return table
     splits = sorted(set(table.labels("split")))
@@ -123,7 +122,6 @@ def _make_split_classification(table: Table) -> Task:
 
 
 def _split_rows(table: Table) -> tuple[Table, Table]:
-    """Return the training rows and the test rows of a table, by its column ``split``."""
     splits = table.labels("split")
     unknown = sorted(set(splits) - set(_SPLITS))
     if unknown:

@@ -101,7 +101,6 @@ def _add_components(library: RunLibrary, label: str) -> _Components:
 
 
 def _add_events(library: RunLibrary, components: _Components) -> None:
-    """Connect the fields and the table to their handlers, so that the page follows what a visitor chooses."""
     handlers = _Handlers(library)
     run_opened = _add_run_event(handlers, components)
     searched = _add_search_event(handlers, components)
@@ -115,7 +114,6 @@ def _add_events(library: RunLibrary, components: _Components) -> None:
 
 
 def _add_run_event(handlers: _Handlers, components: _Components) -> Any:
-    """When a visitor chooses a run, show it. Return the event."""
     open_run = ui.show_errors(handlers.open_run, _replace_run)
     outputs = [
         components.search_field,
@@ -129,7 +127,6 @@ def _add_run_event(handlers: _Handlers, components: _Components) -> Any:
 
 
 def _add_search_event(handlers: _Handlers, components: _Components) -> Any:
-    """When a visitor searches or filters, list the matching tokens. Return the event."""
     search_tokens = ui.show_errors(handlers.search_tokens, _replace_matches)
     # Gradio reports pasted text as a change event but not as an input event.
     triggers = [components.search_field.change, *(field.input for field in components.filters)]
@@ -320,7 +317,6 @@ def _make_table(content: RunContent, tokens: pl.DataFrame) -> dict[str, Any]:
 
 
 def _make_sort_value(value: Any, column: Column) -> Any:
-    """Return what Gradio sorts a cell by."""
     if isinstance(value, str):
         return visible(value)
     if value is None:

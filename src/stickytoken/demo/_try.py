@@ -174,7 +174,6 @@ def _check_question(
     placement: object,
     copies: object,
 ) -> _Question:
-    """Return what a visitor asks, or raise InputError with the name of the field that is wrong."""
     return _Question(
         anchor=shared.check_text("sentence A", anchor),
         carrier=shared.check_text("sentence B", carrier),

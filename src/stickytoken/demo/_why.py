@@ -32,7 +32,6 @@ def why_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
     )
 
     def make_example_texts() -> tuple[str, str]:
-        """Return the sentence of the worked example with copies of its token, and the other sentence."""
         context = startup.context()
         example = shared.make_worked_example(context)
         with context.model.encoder() as encoder:
@@ -107,8 +106,6 @@ def why_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
 
 
 def _show_on(progress: gr.Progress) -> ProgressCallback:
-    """Return a callback that shows the progress of an attribution on the page."""
-
     def show(step: Progress) -> None:
         total = max(1, step.total)  # Gradio divides by it
         progress((step.done, total), desc=step.stage)

@@ -200,7 +200,6 @@ class RequestGuard:
             await _refuse(scope, receive, send_with_policy, refusal)
 
     def _refusal(self, scope: Scope) -> _Refusal | None:
-        """Return why a request is refused; None if the app may answer it."""
         headers = Headers(scope=scope)
         # A browser names the site whose page sends a request, if it is another site or if the request may
         # change something.

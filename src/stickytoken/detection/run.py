@@ -25,10 +25,7 @@ from stickytoken.measurement.resume import Record, differences
 from stickytoken.measurement.store import (
     NORMALIZER_FILE,
     RUN_FILE,
-    TOKENS_FILE,
-    VOCABULARY_FILE,
     command_of,
-    repair_advice,
     validated,
 )
 from stickytoken.methods import (
@@ -44,9 +41,8 @@ from stickytoken.methods.measures import Severity, thresholds
 from stickytoken.methods.wording import Harm
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import Similarity
-from stickytoken.validation import file_path, shown, visible, whole_number
+from stickytoken.validation import file_path, visible, whole_number
 from stickytoken.vocabulary import NormalizingTokenizer, RoundTripTokenizer
-from stickytoken.words import counted
 
 # Maximum number of sticky tokens that a notebook shows of a run.
 _ROWS_IN_NOTEBOOK = 20
@@ -75,35 +71,7 @@ class Run:
         self._folder = RunFolder(path)
         self.record, self.result = self._folder.read_finished()
         self.method: base.Method = method_named(self.record.method)
-        table = self.method.TABLE
-        self.tokens: pl.DataFrame = self._folder.read_table(TOKENS_FILE, table.columns)
-        for column in (*table.listed, *table.reported, table.ranked_by):
-            # A column without values may have the type Null; one that is missing counts as such.
-            dtype = self.tokens.schema.get(column.key, pl.Null())
-            shows_numbers = column.digits is not None
-            if shows_numbers and not (dtype.is_numeric() or dtype == pl.Null):
-                raise self._table_error(
-                    f"has the type {dtype} in the column {column.key!r}, which must hold numbers"
-                )
-        if self.sticky[table.ranked_by.key].null_count():
-            raise self._table_error(
-                f"has sticky tokens without a number in the column {table.ranked_by.key!r}"
-            )
-        if len(self.tokens) != self.record.tokens:
-            raise self._table_error(f"has {len(self.tokens):,} rows for {self.record.tokens:,} tokens")
-        other_verdicts = set(self.tokens["verdict"].drop_nulls()) - set(table.verdicts)
-        if other_verdicts:
-            raise self._table_error(
-                f"has the verdict {shown(min(other_verdicts))}, which {self.record.method} does not give"
-            )
-        if len(self.sticky) != self.result.sticky:
-            raise self._table_error(
-                f"has {counted(len(self.sticky), 'sticky token')}, but {RUN_FILE} has {self.result.sticky:,}"
-            )
-
-    def _table_error(self, defect: str) -> RunError:
-        path = self.path / TOKENS_FILE
-        return RunError(f"{path} {defect}: {repair_advice(path)}")
+        self.tokens: pl.DataFrame = self._folder.read_tokens(self.record, self.result)
 
     def __repr__(self) -> str:
         count = f"{len(self.sticky):,} of {self.record.tokens:,} tokens sticky"
@@ -243,8 +211,7 @@ class Run:
     @property
     def vocabulary(self) -> pl.DataFrame:
         """All vocabulary entries with their categories, and which of them are special tokens."""
-        columns = ("token_id", "token", "decoded", "category", "special")
-        return self._folder.read_table(VOCABULARY_FILE, columns)
+        return self._folder.read_vocabulary()
 
     @property
     def normalizer(self) -> str | None:
@@ -462,14 +429,20 @@ def require_same_model(run: Run, encoder: Encoder) -> None:
         )
 
 
-def recorded_loading(run: RunRecord) -> LoadingRecord:
-    """Return the options that the model of a run was loaded with, as far as the run records them."""
-    if run.model.loading is not None:
-        return run.model.loading
-    # The encoder was made from a model object. Its identity has two of the options.
-    identity = run.identity_parts.get("encoder", {})
-    options = {name: identity[name] for name in ("dtype", "prompt") if name in identity}
-    return LoadingRecord.model_validate(options)
+def complete_spec(run: RunRecord, chosen: EncoderSpec) -> EncoderSpec:
+    """Return how to load the model of a run again: as the run did, except for what the user chose.
+
+    Args:
+        run: The record of the run.
+        chosen: Where the model is now, and the user's options.
+    """
+    loading = run.model.loading
+    if loading is None:
+        # The encoder was made from a model object. Its identity has two of the options.
+        identity = run.identity_parts.get("encoder", {})
+        options = {name: identity[name] for name in ("dtype", "prompt") if name in identity}
+        loading = LoadingRecord.model_validate(options)
+    return loading.complete(chosen)
 
 
 def load_for_documents(model: AnyModel, revision: str | None = None) -> Encoder:
@@ -481,7 +454,7 @@ def load_for_documents(model: AnyModel, revision: str | None = None) -> Encoder:
 
 def load_recorded(run: RunRecord) -> Encoder:
     """Load the model of a run, or connect to its endpoint, with the options that the run records."""
-    spec = recorded_loading(run).complete(EncoderSpec(model=run.model.location))
+    spec = complete_spec(run, EncoderSpec(model=run.model.location))
     return in_role(load_from_spec(spec), Role.DOCUMENT)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, Self
@@ -23,12 +23,14 @@ from stickytoken.encoders.files.resolution import names_folder
 from stickytoken.encoders.files.spec import EncoderSpec
 from stickytoken.errors import RunError
 from stickytoken.measurement import resume, store
-from stickytoken.methods import SETTINGS_OF_METHOD, base, method_named
+from stickytoken.methods import SETTINGS_OF_METHOD, Verdict, base, method_named
 from stickytoken.settings import part_of
 from stickytoken.settings.endpoint import EndpointOptions
 from stickytoken.settings.loading import RecordedLoading
 from stickytoken.settings.prompting import Prompting
 from stickytoken.settings.reading import Columns
+from stickytoken.validation import shown
+from stickytoken.words import counted
 
 # Version of the files in a run folder. A change to the report, which is optional, needs no new version.
 SCHEMA_VERSION = 7
@@ -290,6 +292,30 @@ def _describe_defect_of_column(column: pl.Series) -> str | None:
     return None
 
 
+def _describe_defect_of_tokens(
+    tokens: pl.DataFrame, record: RunRecord, result: base.ResultRecord
+) -> str | None:
+    """Return in what the table of tokens is not one of its method, or not the one of its run; else None."""
+    table = method_named(record.method).TABLE
+    for column in (*table.listed, *table.reported, table.ranked_by):
+        # A column without values may have the type Null; one that is missing counts as such.
+        dtype = tokens.schema.get(column.key, pl.Null())
+        shows_numbers = column.digits is not None
+        if shows_numbers and not (dtype.is_numeric() or dtype == pl.Null):
+            return f"has the type {dtype} in the column {column.key!r}, which must hold numbers"
+    sticky = tokens.filter(pl.col("verdict") == Verdict.STICKY.value)
+    if sticky[table.ranked_by.key].null_count():
+        return f"has sticky tokens without a number in the column {table.ranked_by.key!r}"
+    if len(tokens) != record.tokens:
+        return f"has {len(tokens):,} rows for {record.tokens:,} tokens"
+    other_verdicts = set(tokens["verdict"].drop_nulls()) - set(table.verdicts)
+    if other_verdicts:
+        return f"has the verdict {shown(min(other_verdicts))}, which {record.method} does not give"
+    if len(sticky) != result.sticky:
+        return f"has {counted(len(sticky), 'sticky token')}, but {store.RUN_FILE} has {result.sticky:,}"
+    return None
+
+
 class RunFolder(store.ResultFolder):
     """The folder of a run."""
 
@@ -347,15 +373,32 @@ class RunFolder(store.ResultFolder):
         plan: base.PlanRecord = store.validated(method_named(method).PLAN_RECORD, store.read_json(path), path)
         return plan
 
-    def read_table(
-        self, name: str, columns: Sequence[str] | Mapping[str, Any] = (), filled: Sequence[str] = ()
-    ) -> pl.DataFrame:
-        table = super().read_table(name, columns, filled)
-        if name in (store.TOKENS_FILE, store.VOCABULARY_FILE):
-            defect = _describe_defect_of_table(table)
-            if defect is not None:
-                raise RunError(f"{self.path / name} {defect}: {store.repair_advice(self.path / name)}")
-        return table
+    def read_vocabulary(self) -> pl.DataFrame:
+        """Return the table vocabulary.parquet.
+
+        Raises:
+            RunError: The table is missing or damaged.
+        """
+        columns = ("token_id", "token", "decoded", "category", "special")
+        vocabulary = self.read_table(store.VOCABULARY_FILE, columns)
+        self._refuse_table(store.VOCABULARY_FILE, _describe_defect_of_table(vocabulary))
+        return vocabulary
+
+    def read_tokens(self, record: RunRecord, result: base.ResultRecord) -> pl.DataFrame:
+        """Return the table tokens.parquet of a finished run, of which run.json has the record and the result.
+
+        Raises:
+            RunError: The table is missing or damaged, or is not the one of this run.
+        """
+        tokens = self.read_table(store.TOKENS_FILE, method_named(record.method).TABLE.columns)
+        defect = _describe_defect_of_table(tokens) or _describe_defect_of_tokens(tokens, record, result)
+        self._refuse_table(store.TOKENS_FILE, defect)
+        return tokens
+
+    def _refuse_table(self, name: str, defect: str | None) -> None:
+        if defect is not None:
+            path = self.path / name
+            raise RunError(f"{path} {defect}: {store.repair_advice(path)}")
 
 
 def require_usable(path: Path, method: str, settings: base.MethodSettings) -> None:

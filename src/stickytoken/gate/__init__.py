@@ -178,7 +178,6 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
 
 
 def _require_no_document_options(columns: Columns, words: Sequence[str] | None) -> None:
-    """Raise an InputError if an option for documents was passed, although no documents were."""
     if columns != Columns():
         raise InputError(
             f"column is {', '.join(map(repr, columns.names))}, but no documents were passed: pass documents, "
@@ -191,7 +190,6 @@ def _require_no_document_options(columns: Columns, words: Sequence[str] | None) 
 
 
 def _read_failing_kinds(fail_on_documents: Sequence[SpanKind | str]) -> set[str]:
-    """Return the kinds of findings that make a check fail: those that the user named, and always flagged."""
     failing_kinds = {SpanKind.FLAGGED.value}
     for kind in list_of("kinds", "fail_on_documents", fail_on_documents):
         if kind not in list(SpanKind):
@@ -315,7 +313,6 @@ def _find_gaps_of_run(run: Run, which: str) -> list[str]:
 
 
 def _count_without_verdict(run: Run) -> int:
-    """Return how many tokens lack a verdict that they should have."""
     if not run.method.TABLE.judges_every_token:
         return 0
     lacks_verdict = pl.col("verdict").is_null()

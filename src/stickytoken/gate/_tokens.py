@@ -55,7 +55,6 @@ def require_comparable(run: Run, baseline: Run) -> None:
 
 
 def _read_measures(row: Mapping[str, Any]) -> dict[str, Interval[float]]:
-    """Return the measures that a row of tokens.parquet has with an interval, keyed by column."""
     intervals = {}
     for measure in MEASURES:
         value = row.get(measure.key)

@@ -59,7 +59,6 @@ def encode_probes(
         answered = np.flatnonzero(~np.isnan(vectors).any(axis=1)).tolist()
 
         def quote_answered(row: int) -> str:
-            """Return the text whose vector is in this row of ``vectors[answered]``, for an error message."""
             return quote_text(texts[answered[row]])
 
         require_usable(vectors[answered], encoder.name, quote_answered, allow_zero=False)

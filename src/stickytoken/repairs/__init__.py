@@ -66,10 +66,7 @@ def repair(
         task: task to score the model on before and after the repair: a task file, a BEIR folder or the name
             of an MTEB task; if None, the packaged task is used.
         settings: the strategy, whether to verify the repaired model, and the seed; if None, the defaults are
-            used. The strategy ``auto`` makes the tokenizer read the text of special tokens as plain text. For
-            any other token, it tries ``relatives``, ``unreachable`` and ``nearest`` in this order, skips
-            those that are impossible, and keeps the first one that leaves no clear effect of copies. If every
-            strategy leaves a clear effect, it keeps the one that leaves the smallest.
+            used. `RepairSettings` says what the strategy ``auto`` does.
         progress: called after every step.
 
     Returns:

@@ -21,13 +21,6 @@ from stickytoken.settings.repair import Strategy
 from stickytoken.validation import markdown, markdown_table
 from stickytoken.words import MINUS, counted, percent
 
-_MEANINGS = {
-    Strategy.UNREACHABLE: "text is now split into pieces and no longer produces them; ids are unchanged",
-    Strategy.PLAIN_SPECIALS: "read as plain text when a user writes them; the model still adds its own",
-    Strategy.RELATIVES: "a new row made from entries with similar spelling",
-    Strategy.NEAREST: "the row of the nearest entry that erases no more than the median token",
-}
-
 
 def write_documents(folder: Path, record: RepairRecord) -> None:
     """Write REPAIR.md, the block in the model card and finally repair.json into a model's folder."""
@@ -93,8 +86,8 @@ def _format_headline(record: RepairRecord) -> str:
 def _list_changes(record: RepairRecord) -> str:
     counts = Counter(token.strategy for token in record.tokens)
     return "\n".join(
-        f"- {counted(counts[strategy], 'token')} ({strategy}): {meaning}"
-        for strategy, meaning in _MEANINGS.items()
+        f"- {counted(counts[strategy], 'token')} ({strategy}): {strategy.meaning}"
+        for strategy in Strategy
         if counts[strategy]
     )
 

@@ -191,7 +191,6 @@ class RepairJob:
         return choices
 
     def _make_candidates(self, strategy: Strategy, ids: list[int]) -> dict[int, Candidate]:
-        """Return repairs by one strategy, keyed by token id. A token that cannot get one is left out."""
         if not ids:
             return {}
         if strategy is Strategy.UNREACHABLE:  # an edit of the tokenizer, which needs no row

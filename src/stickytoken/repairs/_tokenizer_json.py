@@ -10,6 +10,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from stickytoken.encoders.inputs.tokenizer import find_unknown_id
 from stickytoken.errors import RepairError
 from stickytoken.validation import visible
 
@@ -165,8 +166,7 @@ class EditableVocabulary:
             The reason, or None if the entry can be made unreachable.
         """
         entry = self._entries[token_id]
-        # A Unigram model names its unknown token by id, the other kinds by string.
-        if token_id == self._model.get("unk_id") or entry == self._model.get("unk_token"):
+        if token_id == find_unknown_id(self._model):
             return "unknown text becomes this token"
         removed = frozenset(self._entries[removed_id] for removed_id in (*accepted, token_id))
         has_byte_entries = bool(self._model.get("byte_fallback"))
@@ -405,7 +405,6 @@ class EditableVocabulary:
 
 
 def _is_concatenation(text: str, entries: Collection[str]) -> bool:
-    """Return whether a text can be divided into entries."""
     can_divide = [True]  # item n says whether the first n characters can be divided into entries
     for end in range(1, len(text) + 1):
         # The last entry may begin at any offset up to which the text can be divided.
@@ -580,7 +579,6 @@ def _is_merged(entry: str, ranks: Mapping[Pair, int]) -> bool:
 
 
 def _merge_like_byte_pair_encoding(text: str, ranks: Mapping[Pair, int]) -> list[str]:
-    """Return the pieces to which merges with these ranks reduce the characters of a text."""
     pieces = list(text)
     while len(pieces) > 1:
         pair_ranks = [ranks.get(pair, math.inf) for pair in pairwise(pieces)]

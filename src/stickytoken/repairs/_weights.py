@@ -117,7 +117,6 @@ def _find_stored_inputs(module: Path, tensors: Sequence[StoredTensor]) -> list[S
 
 
 def _read_tensors(module: Path) -> list[StoredTensor]:
-    """Return the tensors in the safetensors files of a module's folder; empty if it has none."""
     weights = module / "model.safetensors"
     index = module / "model.safetensors.index.json"
     if weights.is_file():
@@ -169,7 +168,6 @@ def write_rows(
 
 
 def _convert_rows(rows: Mapping[int, NDArray[np.float32]], table: TokenRows) -> dict[int, torch.Tensor]:
-    """Return the rows, keyed by token id, in the type of a table, after a check that they fit into it."""
     type_name = FLOATING_TYPES[table.dtype]
     converted_rows = {}
     for token_id, row in rows.items():

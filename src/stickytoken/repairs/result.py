@@ -137,7 +137,6 @@ class Repair:
 def _name_texts_in_batches(
     texts: Iterable[str], ids: Iterable[str] | None
 ) -> Iterator[list[tuple[str, str | None]]]:
-    """Yield texts in batches, each with its name, or with None if there are no names."""
     # None is repeated without end, so the numbers of texts and names are compared only if there are names.
     names: Iterable[str | None] = repeat(None) if ids is None else ids
     named_texts = zip(texts, names, strict=ids is not None)

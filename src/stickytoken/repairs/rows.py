@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stickytoken.encoders.inputs.tokenizer import find_unknown_id
 from stickytoken.errors import RepairError
 from stickytoken.repairs._tokenizer_json import cut_like_wordpiece, merge_pairs, rename_entries
 from stickytoken.validation import visible
@@ -177,12 +178,7 @@ def cut_into_pieces(
     pipeline = json.loads(backend.to_str())
     added_ids = {added["id"] for added in pipeline["added_tokens"]}
     model = _remove_entries(pipeline["model"], names | _find_names(backend, excluded))
-    # A Unigram model, whose vocabulary is a list, names its unknown token by id, the other kinds by string.
-    if isinstance(model["vocab"], list):
-        unknown_id = model.get("unk_id")
-    else:
-        unknown_token = model.get("unk_token")
-        unknown_id = None if unknown_token is None else backend.token_to_id(unknown_token)
+    unknown_id = find_unknown_id(pipeline["model"])
     # Entries are not texts: no other step of the tokenizer may change them.
     other_steps = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")
     only_model: dict[str, Any] = {

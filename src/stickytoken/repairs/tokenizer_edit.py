@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stickytoken.encoders.files.tokenizer_loading import text_module
+from stickytoken.encoders.inputs.tokenizer import find_unknown_id
 from stickytoken.errors import RepairError
 from stickytoken.repairs import _tokenizer_json
 from stickytoken.repairs._tokenizer_json import EditedTokenizer
@@ -314,10 +315,8 @@ def _require_never_produced(
 
     ``entries`` and ``texts`` are keyed by token id. ``document`` is the tokenizer.json of ``after``.
     """
-    model = document["model"]
     # Unknown text still becomes the unknown token, even if the text of this token is now plain text.
-    unknown_ids = {model.get("unk_id"), after.token_to_id(str(model.get("unk_token")))}
-    for token_id in entries.keys() - unknown_ids:
+    for token_id in entries.keys() - {find_unknown_id(document["model"])}:
         for text in texts[token_id]:
             if token_id in after.encode(text, add_special_tokens=False).ids:
                 entry = _tokenizer_json.name_entry(entries[token_id], token_id)

@@ -160,7 +160,6 @@ def run_details(content: RunContent) -> dict[str, dict[str, Any]]:
 
 
 def _list_repair_checks(record: RepairRecord) -> dict[str, str]:
-    """Return what each check of a repair found, keyed by name; empty if the repair was not verified."""
     checks = [] if record.verification is None else record.verification.checks
     return {check.name: check.finding if check.passed else f"FAILED: {check.finding}" for check in checks}
 

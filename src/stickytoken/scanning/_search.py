@@ -198,7 +198,6 @@ def search(
             progress(Progress(_SEARCH, done, estimated_total, searched, unit=_SEARCH_UNIT))
 
     def new_batches() -> Iterator[tuple[Batch, list[str]]]:
-        """Yield each batch without stored findings, with its texts; add all other batches to the totals."""
         for batch in make_batches(collection.read(meter)):
             stored_rows = keeper.load(batch)
             if stored_rows is None:

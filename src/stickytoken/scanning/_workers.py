@@ -73,7 +73,6 @@ def examine(text: str, rules: CleaningRules) -> TextFindings:
 
 
 def _make_excerpt(text: str, spans: Sequence[Span]) -> list[dict[str, Any]]:
-    """Return the text around the first findings in pieces, each as JSON values."""
     start = max(0, spans[0].start - _EXCERPT_BEFORE)
     ranges = [(span.start, span.end) for span in spans]
     pieces = excerpt(text, ranges, start, start + _EXCERPT)
@@ -169,7 +168,6 @@ class _Worker:
         return findings
 
     def end(self) -> None:
-        """Kill the process and close its pipes."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):

@@ -218,7 +218,6 @@ class FieldType:
         return tuple(self._convert_one(name, item) for item in items)
 
     def _convert_one(self, name: str, value: Any) -> Any:
-        """Return a single value, converted to `kind`; raise InputError if it is not allowed."""
         if self.kind is int:
             return self._require_within_limits(name, whole_number(name, value))
         if self.kind is float:

@@ -9,18 +9,27 @@ from stickytoken.settings import NaturalNumber, check_settings
 
 
 class Strategy(StrEnum):
-    """How a token is repaired."""
+    """How tokens are repaired."""
 
     AUTO = "auto"
-    """One of the other strategies is chosen for each token."""
     UNREACHABLE = "unreachable"
-    """The tokenizer splits the token's text into pieces, and no longer produces the token."""
     PLAIN_SPECIALS = "plain-specials"
-    """The tokenizer reads the special token's text as plain text; the model itself still adds the token."""
     RELATIVES = "relatives"
-    """The token gets a new row, computed from its pieces and from entries with similar spelling."""
     NEAREST = "nearest"
-    """The token gets the row of the nearest entry that erases no more than the median token."""
+
+    @property
+    def meaning(self) -> str:
+        """What the strategy does to tokens, as a phrase."""
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    Strategy.AUTO: "by one of the other strategies, chosen for each token",
+    Strategy.UNREACHABLE: "text is now split into pieces and no longer produces them; ids are unchanged",
+    Strategy.PLAIN_SPECIALS: "read as plain text when a user writes them; the model still adds its own",
+    Strategy.RELATIVES: "a new row made from entries with similar spelling",
+    Strategy.NEAREST: "the row of the nearest entry that erases no more than the median token",
+}
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,6 @@ def audit(
 
 
 def _write_page(audit: Audit) -> Path | None:
-    """Write the page of an audit into its folder, and return its path; None if a package is missing."""
     try:
         from stickytoken.reports.page import write_audit_page  # raises an error without its extra
     except MissingExtraError as error:

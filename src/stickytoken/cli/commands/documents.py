@@ -125,7 +125,6 @@ def scan(
 
 
 def _show_scan(scan: Scan, output_format: ScanFormat, out: Path | None, limit: int) -> None:
-    """Print a finished scan, or write it to a file and print its headline alone."""
     from stickytoken.measurement.store import write_atomically
     from stickytoken.scanning.wording import headline
 
@@ -140,7 +139,6 @@ def _show_scan(scan: Scan, output_format: ScanFormat, out: Path | None, limit: i
 
 
 def _format_of(out: Path | None) -> ScanFormat:
-    """Return the format that the extension of a file names; a table if it names none."""
     for output_format in ScanFormat:
         if out is not None and out.suffix == f".{output_format}":
             return output_format
@@ -167,7 +165,6 @@ def _format_scan(scan: Scan, output_format: ScanFormat) -> str:
 
 
 def _print_scan(scan: Scan, limit: int) -> None:
-    """Print the totals of a scan, its sources with findings, and its worst documents."""
     from stickytoken.scanning import wording
 
     result = scan.result
@@ -289,7 +286,6 @@ def clean(
     removals: list[dict[str, Any]] = []
 
     def show(document: Document, cleaned: Cleaned) -> None:
-        """Print what was removed from a document, or collect it for JSON, or do nothing."""
         if diff:
             _print_difference(document, cleaned)
         elif is_json:
@@ -418,7 +414,6 @@ def _print_difference(document: Document, cleaned: Cleaned) -> None:
 
 
 def _verifying_command(rules: Path, out: Path, columns: Columns, options: Mapping[str, object]) -> str:
-    """Return the command that scans the cleaned documents; options whose value is None are left out."""
     words = ["stickytoken", "scan", _path_argument(rules), _path_argument(out), *columns.as_options()]
     for option, value in options.items():
         if value is not None:
@@ -434,7 +429,6 @@ def _path_argument(path: Path) -> str:
 def _open_cleaner(
     rules: Path, audit: Path | None, allow: Path | None, known: Path | None, *, unsafe_fixes: bool
 ) -> Cleaner:
-    """Return the cleaner of a run or a rules file, with what the options add to its rules."""
     from stickytoken.cleaning import open_cleaner
 
     cleaner = open_cleaner(rules)

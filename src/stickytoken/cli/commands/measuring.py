@@ -115,7 +115,6 @@ def method_options(*, for_probe: bool) -> type[MethodOptions]:
 
 
 def _methods_by_setting(*, for_probe: bool) -> dict[str, list[str]]:
-    """Return the names of the methods that have each setting, keyed by setting."""
     methods_by_setting: dict[str, list[str]] = {}
     for method, settings_class in SETTINGS_OF_METHOD.items():
         for name, setting_type in command_line_types(settings_class).items():
@@ -220,7 +219,6 @@ def detect(
 
 
 def _write_report(run: stickytoken.Run) -> None:
-    """Write the report into the run folder. Without the packages for it, print how to get one."""
     try:
         from stickytoken.reports import REPORT_FILE, report  # raises an error without its extra
     except MissingExtraError as error:

@@ -229,7 +229,6 @@ def _print_tokens(title: str, run: stickytoken.Run, rows: pl.DataFrame) -> None:
 
 
 def _effort_line(run: stickytoken.Run) -> str:
-    """Return a line that says how much was computed for the run, and where it is."""
     text_count = run.result.sequences
     texts_per_token = text_count / max(1, len(run.tokens))
     time_taken = console.minutes(run.result.seconds)

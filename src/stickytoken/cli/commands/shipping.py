@@ -484,7 +484,6 @@ def demo(
             served = serve(make_app(startup, share), library, port, share)
 
     def load_context() -> app.AppContext:
-        """Load the model, and return it with the runs and the bundled corpus."""
         from stickytoken.encoders.text_encoder import as_id_reader
 
         encoder = opt.load(source, loading, record, moved_to)

@@ -72,7 +72,6 @@ def build_trees(inputs: Sequence[tuple[int, ...]]) -> list[Branch]:
     roots: dict[tuple[int, int], Branch] = {}  # keyed like `Branch.children`
 
     def longest_first(row: int) -> tuple[int, tuple[int, ...]]:
-        """Return a sort key that puts longer inputs first, and sorts equally long inputs by their tokens."""
         return (-len(inputs[row]), inputs[row])
 
     # An input that is a prefix of a longer input comes later, so it ends on an existing branch.

@@ -147,7 +147,6 @@ def _decode_vector(embedding: Any) -> NDArray[np.float32]:
 
 
 def _read_token_count(usage: Any) -> int | None:
-    """Return the number of tokens in a response's ``usage`` field; None if it is missing or impossible."""
     if not isinstance(usage, dict):
         return None
     for name in ("prompt_tokens", "total_tokens"):  # some servers have only one of them

@@ -155,7 +155,6 @@ class AnswerCache:
 
     @contextmanager
     def _lock_connection(self) -> Iterator[sqlite3.Connection]:
-        """Yield the connection to the cache, which no other thread uses meanwhile."""
         with self._lock:
             try:
                 if self._connection is None:

@@ -351,7 +351,6 @@ class Client:
         return reply
 
     def _send(self, texts: Sequence[str]) -> Reply:
-        """Send the texts once, and return the parsed answer."""
         content, seconds = self._post(texts)
         try:
             answer = read_answer(content, len(texts))
@@ -406,7 +405,6 @@ class Client:
         return f"check the URL, which usually ends in /v1, as in {advised_url}#{self.address.model}"
 
     def _translate_sdk_error(self, error: Any) -> Exception:
-        """Return the error of this module that stands for an error of the `openai` library."""
         # The class of an error of httpx, on which the SDK is built.
         cause = type(error.__cause__).__name__
         if isinstance(error, self._sdk.APITimeoutError):

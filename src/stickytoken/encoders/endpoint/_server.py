@@ -238,7 +238,6 @@ def _is_same_vector(first: NDArray[np.float32], second: NDArray[np.float32]) -> 
 
 
 def _join_replies(first: Reply, second: Reply) -> Reply:
-    """Return two replies as if they answered a single request."""
     tokens = None  # stays None unless the server has counted the tokens of both requests
     if first.tokens is not None and second.tokens is not None:
         tokens = first.tokens + second.tokens
@@ -417,8 +416,6 @@ class _Questions:
 
 
 def _differences_in_other_units(short: Sequence[str], longer: Sequence[str]) -> list[int]:
-    """Return how much more the longer texts have than the short texts, in characters, bytes and words."""
-
     def subtract(size_of: Callable[[str], int]) -> int:
         return sum(map(size_of, longer)) - sum(map(size_of, short))
 

@@ -117,7 +117,6 @@ class EndpointEncoder(TextEncoderBase):
         self._max_length = spec.max_length
 
     def _recall_or_ask(self, max_length: int | None) -> ServerBehaviour:
-        """Return what the server said about the fixed texts, from the cache or by asking it now."""
         fact_name = f"server {vocabulary_hash(self.tokenizer)}"
         stored = self.answer_cache.fact(fact_name)  # the cache also stores facts about the server
         if stored is not None:
@@ -259,7 +258,6 @@ class EndpointEncoder(TextEncoderBase):
             vectors.update(answered)
 
         def without_vector(text: str, reason: str) -> None:
-            """Cache the server's reason for giving no vector for a text."""
             self.refused[text] = reason
             cache.keep_refusal(text, reason)
 

@@ -83,7 +83,6 @@ def require_single_vectors(folder: Path, name: str) -> None:
 
 
 def _read_architecture(folder: Path) -> str:
-    """Return the first architecture in config.json; empty if there is none."""
     config = _read_json_or_none(folder / _CONFIG_FILE)
     architectures = config.get("architectures") if isinstance(config, dict) else None
     if not isinstance(architectures, list) or not architectures:
@@ -174,7 +173,6 @@ def _take_class_name(module_type: object) -> str:
 
 
 def _read_route_mappings(router_settings: Mapping[str, Any]) -> dict[tuple[str | None, Any], str]:
-    """Return the routes in a Router's settings, keyed by task and modality."""
     # In the file, a key is a tuple of task and modality that was written as text, such as "('query', None)".
     stored_mappings = router_settings.get("route_mappings") or {}
     route_of: dict[tuple[str | None, Any], str] = {}
@@ -245,7 +243,6 @@ def _read_modules(folder: Path) -> list[dict[str, Any]]:
 
 
 def _read_router_settings(module_folder: Path) -> dict[str, Any]:
-    """Return the settings of a module that is a Router; empty if it is another kind of module."""
     # A Router that was saved under its earlier name, Asym, has its settings in config.json.
     for file in (ROUTER_FILE, _CONFIG_FILE):
         settings = _read_json_or_none(module_folder / file)

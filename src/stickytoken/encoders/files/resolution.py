@@ -110,7 +110,6 @@ def resolve_model(name: str, revision: str | None = None) -> ModelSource:
 
 
 def _find_cached_folder(name: str, revision: str | None) -> Path | None:
-    """Return the folder of a model in the hub cache; None if it is not there with its weights."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 

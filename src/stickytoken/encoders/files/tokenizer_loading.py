@@ -129,7 +129,6 @@ def user_tokenizer(
 
 
 def _count_declared_rows(module: TextModule) -> int | None:
-    """Return how many embedding rows a model has according to its files; None if they do not say."""
     weights = module.folder / "model.safetensors"
     if module.is_static:
         rows = static_rows(read_stored_tensors(weights)) if weights.is_file() else None

@@ -286,11 +286,8 @@ class HuggingFaceTokenizer:
         unknown_id = getattr(self._tokenizer, "unk_token_id", None)
         if unknown_id is not None or self._backend is None:
             return unknown_id
-        # The tokenizers library has no attribute for the token for unknown text, but writes this token into
-        # the JSON of a tokenizer: Unigram models store its id, and other models the token itself.
-        model = json.loads(self._backend.to_str())["model"]
-        token = model.get("unk_token")
-        return model.get("unk_id") if token is None else self._backend.token_to_id(token)
+        # The tokenizers library has no attribute for it, but writes it into the JSON of a tokenizer.
+        return find_unknown_id(json.loads(self._backend.to_str())["model"])
 
     @cached_property
     def fingerprint(self) -> str:
@@ -364,6 +361,19 @@ def adapt(tokenizer: Any) -> RoundTripTokenizer:
         round_trip_tokenizer: RoundTripTokenizer = tokenizer
         return round_trip_tokenizer
     return HuggingFaceTokenizer(tokenizer)
+
+
+def find_unknown_id(model: Mapping[str, Any]) -> int | None:
+    """Return the id of the token for unknown text; None if there is no such token.
+
+    Args:
+        model: the ``model`` part of a tokenizer.json.
+    """
+    vocabulary: Any = model["vocab"]
+    # A Unigram model, whose vocabulary is a list, names the token by its id, the other kinds by its string.
+    is_unigram = isinstance(vocabulary, list)
+    unknown_id: int | None = model.get("unk_id") if is_unigram else vocabulary.get(model.get("unk_token"))
+    return unknown_id
 
 
 def vocabulary_size(tokenizer: Any) -> int | None:

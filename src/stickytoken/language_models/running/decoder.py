@@ -225,13 +225,11 @@ def compute_states_after(
     last_count = max(layer_counts)
 
     def record(layer_count: int, _: torch.nn.Module, __: tuple[Any, ...], output: Any) -> None:
-        """Keep the states after a layer; stop the model if no later layer is requested."""
         kept_states[layer_count] = keep(_require_states(output))
         if layer_count == last_count:
             raise _LayerReachedError
 
     def record_input(_: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Keep the input of the first layer; stop the model if no layer is requested."""
         kept_states[0] = keep(find_layer_input(args, kwargs))
         if last_count == 0:
             raise _LayerReachedError

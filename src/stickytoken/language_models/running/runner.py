@@ -105,7 +105,6 @@ class PromptRunner(BatchEngine):
             lengths.append(prompt.length(len(row.content)) - skipped)
 
         def compute(batch: NDArray[np.intp]) -> torch.Tensor:
-            """Return the pooled states of the rows with these indices."""
             return self.forward([rows[row] for row in batch], cache, layer_counts)
 
         return self.run(lengths, compute)

@@ -247,7 +247,6 @@ def _describe_heads(single_heads: pl.DataFrame) -> str:
 
 
 def _make_head_rows(heads: pl.DataFrame, single_heads: pl.DataFrame) -> list[tuple[Any, ...]]:
-    """Return the rows of the table: the mean of each layer, then the heads that differ most."""
     layer_means = heads.filter(pl.col("head").is_null()).sort("layer")
     most_different = single_heads.sort("wasserstein", descending=True, nulls_last=True).head(5)
     rows = []

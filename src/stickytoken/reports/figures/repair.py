@@ -76,7 +76,6 @@ def repaired_tokens(rows: Rows, state: str, findings: str) -> ReportFigure:
 
 
 def _describe_repaired(measured: Rows) -> str:
-    """Return a sentence with the largest value of each measure before the repair, and after it."""
     clauses = []
     for measure in MEASURES:
         largest = []
