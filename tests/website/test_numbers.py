@@ -299,10 +299,8 @@ CLAIMS = {
         ("all special tokens and 5,000 random ones", [SAMPLE]),
         ("If the low end of its 90% interval reaches 40% *erased* or 1.5 *push*", [LEVEL, HIDES, PUSHES]),
         ("with an unusual vector, 20% or 1.25.", [HIDES_UNUSUAL, PUSHES_UNUSUAL]),
-        (
-            "62 of 155 tokens measured again are sticky, 16 of these 18 included",
-            [AGAIN[0] + AGAIN[2], TOKENS_AGAIN, *AGAIN[:2]],
-        ),
+        ("Of 155 tokens measured again", [TOKENS_AGAIN]),
+        ("62 are sticky, including 16 of these 18", [AGAIN[0] + AGAIN[2], *AGAIN[:2]]),
         ("(rank correlations −0.09 to 0.19)", ends_of_correlations()),
         ("But 16 of the 17 flagged for *erased*", [hiding_everywhere(), HIDING]),
         ("| one of the 17 |", [HIDING]),
@@ -311,7 +309,7 @@ CLAIMS = {
         ("| program documentation | 96% | 92% | 79% |", recall("documentation")[::-1]),
         ("| XQuAD | 100% | 99% | 94% |", recall("questions")[::-1]),
         # `evaluate` computes intervals of 95%.
-        ("Gemma 3 270M gains 1.8 points (95% interval: 0.9 to 2.6)", [GAIN[0], 0.95, *GAIN[1:]]),
+        ("Gemma 3 270M by 1.8 points (95% interval: 0.9 to 2.6)", [GAIN[0], 0.95, *GAIN[1:]]),
         ("lists-21-tokens", [PUBLISHED]),
         ("which finds their 21", [PUBLISHED]),
     ],
@@ -336,23 +334,19 @@ CLAIMS = {
             [QUERIES, *top_tens(TYPED_E5, "without copies", "<s> before", "an ordinary word before")],
         ),
         ("erases 28% (24% to 33%)", MPNET.erased(UNKNOWN)),
-        (
-            "into 1.6 times as many (1.4 to 2.0)",
-            [*ratios(TYPED_MPNET, "<s> before"), *TYPED_MPNET["<s> before"]["ratio_interval"]],
-        ),
         ("None of 5,000 random tokens is flagged, but", [SAMPLE]),
         ("copies of only 157 of the 5,006", [MPNET.in_documents, MPNET.examined]),
         ("`<s>` pushes 9.6 times (8.1 to 11.8)", E5.push(START)),
         ("`</s>` 6.8 times", E5.push(END)[:1]),
         ("Of 5,000 random tokens, five", [SAMPLE]),
         ("that push 2.0 to 2.4 times", [E5.push("▁Osallistu")[0], E5.push("▁εγκληματικ")[0]]),
-        ("of a hundred languages: 1.3 times)", [E5.ordinary_push]),
+        ("(the median random token: 1.3 times)", [E5.ordinary_push]),
         ("copies of only 87 of the 5,004", [E5.in_documents, E5.examined]),
         ("and of 128 further random ones, 3 push", E5.random),
         ("only 90 of the 5,009 were measured in documents", [GEMMA.in_documents, GEMMA.examined]),
-        ("of 128 further tokens, drawn from the whole vocabulary, 1 pushes", GEMMA.random),
+        ("Of 128 others, from the whole vocabulary, 1 pushes", GEMMA.random),
         (
-            "64 Cranfield abstracts without copies, 18% of their queries then find them instead of 30%",
+            "of the queries of 64 Cranfield abstracts, 18% then find theirs instead of 30%",
             [result("whitening")["documents"], WHITENED["without"][0], STORED["without"][0]],
         ),
         ("into 29 wrong results instead of 3.9", [WHITENED["[CLS]"][1], STORED["[CLS]"][1]]),
@@ -403,7 +397,7 @@ CLAIMS = {
         ("16 of its 18 sticky ones were sticky again, and so were 46 others", AGAIN),
         ("At 2 cents per million", [100 * ESTIMATE["price"]]),
         ("a vocabulary of 23,699 costs", [MINILM.examined]),
-        ("it is 82 at most", [100 * ESTIMATE["most_cost"]]),
+        ("the total is 82 cents at most", [100 * ESTIMATE["most_cost"]]),
         ("7 minutes of processor time", [DETECTION["processor_seconds"] / 60]),
     ],
     "docs/tutorial.md": [
@@ -455,7 +449,8 @@ FURTHER_CLAIMS = {
         ("20% or 1.25 times is enough", [HIDES_UNUSUAL, PUSHES_UNUSUAL]),
         ("The low end of the 90% interval", [LEVEL]),
         (
-            "with eight copies of it, 90% of queries still find their packaged document, with eight of an ordinary token, 88%",
+            "with eight copies of it, 90% of queries still find their packaged document, with eight of an "
+            "ordinary token, 88%",
             [FOUND["ツ"], RUN.result.ordinary_found],
         ),
         ("An ordinary token pushes 0.7 times in", [MINILM.ordinary_push]),
@@ -489,7 +484,7 @@ FURTHER_CLAIMS = {
         ("| random tokens | 0.15 | 0.18 | 0.14 |", correlations("the run's push", "128 random tokens")),
         ("| even set | 0.44 | 0.54 | 0.45 |", correlations("the run's push", "150 tokens drawn evenly")),
         (
-            "The 17 are those that the run flags for their erased shares. 16 of them",
+            "The run flags 17 for their erased shares. 16 of them",
             [HIDING, hiding_everywhere()],
         ),
         ("| one of the 17 |", [HIDING]),
@@ -505,10 +500,10 @@ FURTHER_CLAIMS = {
             ratios(TYPED_MINILM, "an ordinary word before", "an ordinary word after"),
         ),
         (
-            "3.8 without copies, with `<eos>` in 7.0 (in front) and 7.4 (at the end), "
-            "with words in 3.1 and 3.6",
+            "3.8 top 10s; with `<eos>` in front or at the end, in 7.0 or 7.4; with words there, in 3.1 or 3.6",
             [
                 *top_tens(TYPED_GEMMA, "without copies"),
+                TOP,
                 *top_tens(TYPED_GEMMA, "<eos> before", "<eos> after"),
                 *top_tens(TYPED_GEMMA, "an ordinary word before", "an ordinary word after"),
             ],
