@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
-from stickytoken import wall_time
 from stickytoken.audits import results
 from stickytoken.audits.results import Audit, audits_in, open_audit
 from stickytoken.audits.vectors import StoredVectors, VectorSource, open_vectors
@@ -99,7 +99,7 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
     from stickytoken.audits import _index, _job, _measuring, _stuffing, _tokens
 
     settings = or_default("settings", settings, AuditSettings())
-    began = wall_time.beginning()
+    began = time.perf_counter()
     require_callable("progress", progress)
     # What cannot be used is refused before the model is loaded or a run is made, which may take hours.
     if out is not None:
