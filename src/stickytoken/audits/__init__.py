@@ -62,8 +62,8 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
             the relevance judgements of a BEIR folder, copies are also measured by whether the relevant
             documents are still found; without them, by whether documents are found by their first sentences.
         column: the column that contains the text of the documents, several columns, or `Columns`.
-        source_column: the column with the source or topic of documents and queries, by which results are also
-            divided. If None, it is ``source`` or ``topic``, if there is one.
+        source_column: the column with the source of documents, by which the places that copies cost or bring
+            are also counted. If None, it is ``source`` or ``topic``, if there is one.
         vectors: the vectors of the documents, if an index has them already, so that only queries and
             documents with copies are encoded: anything that `stickytoken.audits.vectors.open_vectors`
             takes. A few documents are encoded to compare.
