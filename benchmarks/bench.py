@@ -271,7 +271,7 @@ def watched(command: Sequence[str], *, memory: bool = True) -> FinishedProcess:
 def resident(root: int) -> int:
     """Return the number of bytes in memory of a process and its descendants (Linux only).
 
-    Memory that processes share, such as Ray's object store, counts once.
+    Memory that processes share counts once.
 
     Args:
         root: Id of the process.

@@ -1,7 +1,6 @@
-"""Audits that several modules look at: with queries alone, with relevance judgements, and by topic."""
+"""Audits that several modules look at: with queries alone, and with relevance judgements."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -38,10 +37,11 @@ def finished(tampered_run, texts, queries):
 
 @pytest.fixture(scope="session")
 def judged_folder(texts, queries, tmp_path_factory):
-    """The documents and queries in the BEIR layout; three documents answer each of the first 20 queries."""
+    """Documents and queries in the BEIR layout; three documents answer each of the first 20 queries."""
     folder = tmp_path_factory.mktemp("judged")
     documents = [
-        json.dumps({"_id": f"d{number}", "title": "", "text": text}) for number, text in enumerate(texts)
+        json.dumps({"_id": f"d{number}", "title": "", "text": text, "source": ("web", "manual")[number % 2]})
+        for number, text in enumerate(texts)
     ]
     (folder / "corpus.jsonl").write_text("\n".join(documents), "utf-8")
     rows = [json.dumps({"_id": f"q{number}", "text": query}) for number, query in enumerate(queries)]
@@ -58,23 +58,3 @@ def judged_folder(texts, queries, tmp_path_factory):
 def judged(tampered_run, judged_folder, tmp_path_factory):
     out = tmp_path_factory.mktemp("audit") / "judged"
     return audit(tampered_run, judged_folder, settings=SMALL, out=out)
-
-
-@pytest.fixture(scope="session")
-def by_topic(tampered_run, texts, tmp_path_factory):
-    """An audit whose queries about code, and only they, have the direction of the sticky word."""
-    folder = tmp_path_factory.mktemp("topics")
-    sentences = profiled.sentences(120, WORDS, seed=9)
-    rows = [{"text": f"{MARKER} {text}", "topic": "code"} for text in sentences[:50]]
-    rows += [{"text": text, "topic": "prose"} for text in sentences[50:]]
-    (folder / "queries.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    documents = [{"text": text, "topic": ("web", "manual")[number % 2]} for number, text in enumerate(texts)]
-    (folder / "documents.jsonl").write_text("\n".join(map(json.dumps, documents)))
-    measured = audit(
-        tampered_run,
-        folder / "documents.jsonl",
-        queries=folder / "queries.jsonl",
-        settings=replace(SMALL, stuffed=64),
-        out=folder / "audit",
-    )
-    return measured, rows

@@ -33,7 +33,7 @@ def test_documents_with_copies_now_are_ranked_with_them_and_without(finished, ta
         assert row["change"] == row["hits"] - row["hits_without"]
         ranked = zip(queries, as_it_is, without, strict=True)
         changes = [
-            {"query": query, "topic": None, "rank": rank, "rank_without": rank_without}
+            {"query": query, "rank": rank, "rank_without": rank_without}
             for query, rank, rank_without in ranked
             if (rank <= TOP) != (rank_without <= TOP)
         ]

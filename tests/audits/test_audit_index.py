@@ -29,9 +29,10 @@ from stickytoken.search import COPIES, ExactSearch
 from stickytoken.unit_vectors import Similarity, exact_unit_vectors
 
 
-def test_a_named_column_must_be_in_documents_or_queries(tampered_run, texts, queries, tmp_path):
+def test_a_named_column_must_be_in_the_documents(tampered_run, texts, queries, tmp_path):
+    rows = [{"text": text, "source": "web"} for text in texts]
     with pytest.raises(InputError, match=naming("'kind'")):
-        audit(tampered_run, texts, queries=queries, source_column="kind", out=tmp_path / "audit")
+        audit(tampered_run, rows, queries=queries, source_column="kind", out=tmp_path / "audit")
 
 
 def test_too_few_queries_are_refused_before_anything_is_encoded(tampered_run, texts, queries, tmp_path):

@@ -168,23 +168,6 @@ def test_ordinary_pushes_are_compared_in_the_documents_that_all_tokens_share(tmp
     assert ordinary["times_ordinary"].mean() == pytest.approx(1)  # the mean of two is their median
 
 
-def test_push_is_measured_for_each_topic_as_by_a_slow_plain_search(by_topic, tampered_run, texts):
-    measured, rows = by_topic
-    encoder = load_encoder(open_run(tampered_run).model_name, device="cpu")
-    numbers = [int(name.split()[-1]) - 1 for name in measured.result.further_ids]
-    pushes = {}
-    for topic in ("code", "prose"):
-        asked = [row["text"] for row in rows if row["topic"] == topic]
-        with_copies, without = plain_ranks_of_all(encoder, texts, asked, numbers, scanned.STICKY)
-        depth = measured.result.depth
-        (row,) = measured.topics.filter(token=scanned.STICKY, topic=topic).to_dicts()
-        pushes[topic] = row["push"]
-        assert row["push"] == pytest.approx((with_copies <= depth).sum() / (without <= depth).sum())
-        assert row["push_low"] <= row["push"] <= row["push_high"]
-        assert row["queries"] == len(asked)
-    assert pushes["code"] > 1.5 > pushes["prose"]
-
-
 def test_in_the_model_as_it_was_the_word_is_benign(texts, queries, tmp_path):
     measured = audit(save_run(tmp_path, strength=0), texts[:70], queries=queries, settings=SMALL)
     assert scanned.STICKY not in measured.words

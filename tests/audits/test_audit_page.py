@@ -78,7 +78,7 @@ def hostile_page(finished):
     """The page of an audit in which every text is hostile."""
     hostile = open_audit(finished.path)
     hostile.tokens = hostile.tokens.with_columns(token=pl.lit(EVIL), text=pl.lit(EVIL))
-    change = {"query": EVIL, "topic": EVIL, "rank": 1, "rank_without": 20}
+    change = {"query": EVIL, "rank": 1, "rank_without": 20}
     rows = [
         row | {"excerpt": [{"text": EVIL, "found": found} for found in (True, False)], "entered": [change]}
         for row in hostile.documents.iter_rows(named=True)

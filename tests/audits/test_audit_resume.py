@@ -78,7 +78,7 @@ def test_an_audit_whose_table_was_deleted_has_its_notes_once(tampered_run, texts
     run = Path(shutil.copytree(tampered_run, tmp_path / "run", ignore=without_audits))
     (run / EFFECTS_FILE).unlink()  # there is a note on this
     first = audit(run, texts, queries=queries, settings=SMALL)
-    (first.path / "topics.parquet").unlink()
+    (first.path / "documents.parquet").unlink()
     again = audit(run, texts, queries=queries, settings=SMALL)
     assert sum(EFFECTS_FILE in note for note in first.record.notes) == 1
     assert len(set(first.record.notes)) == len(first.record.notes)

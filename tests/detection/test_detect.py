@@ -27,7 +27,7 @@ from stickytoken import detect, load_encoder, open_run
 from stickytoken.data import SentencePair
 from stickytoken.detection import probe
 from stickytoken.insertion import Insertion
-from stickytoken.methods.std import PlacementWeights, ScoreConstants, StdSettings
+from stickytoken.methods.std import StdSettings
 
 PLACEMENTS = ("prefix", "suffix", "random")
 METRICS = {
@@ -36,9 +36,9 @@ METRICS = {
     "_manhattan": paired_manhattan_distances,
 }
 ENDINGS = {"cosine": "", "euclidean": "_euclidean", "manhattan": "_manhattan"}
-CONSTANTS = {"": (0.1, 0.05, 0.01), "_euclidean": (0.1, 0.05, 0.01), "_manhattan": (0.9, 0.4, 0.2)}
-SCORING_WEIGHTS = {"prefix": 0.5, "suffix": 0.3, "random": 0.2}
-VALIDATION_WEIGHTS = {"prefix": 0.1, "suffix": 0.6, "random": 0.3}
+CONSTANTS = {"": (0.1, 0.05, 0.01), "_euclidean": (0.1, 0.05, 0.01), "_manhattan": (1.0, 0.5, 0.1)}
+SCORING_WEIGHTS = {"prefix": 0.35, "suffix": 0.35, "random": 0.3}
+VALIDATION_WEIGHTS = {"prefix": 4 / 11, "suffix": 4 / 11, "random": 3 / 11}
 
 
 class PlainMethod:
@@ -202,10 +202,6 @@ def test_every_number_equals_that_of_a_plain_version_of_the_method(
         candidate_share=0.2,
         seed=seed,
         insertion=Insertion(insertion),
-        scoring_weights=PlacementWeights(**SCORING_WEIGHTS),
-        validation_weights=PlacementWeights(**VALIDATION_WEIGHTS),
-        angular=ScoreConstants(*CONSTANTS[""]),
-        manhattan=ScoreConstants(*CONSTANTS["_manhattan"]),
     )
     options = {"pairs": [SentencePair(*pair) for pair in pairs], "settings": settings}
     run = detect(load_encoder(exact_model), out=tmp_path / "run", **options)

@@ -27,7 +27,7 @@ from stickytoken.methods.std.validation import published_paths, validation_stage
 from stickytoken.vocabulary import categorize
 
 COPIES = 6
-CONSTANTS = StdSettings().angular
+CONSTANTS = ScoreConstants(0.1, 0.05, 0.01)
 # Few distinct values, so that equal distances occur.
 series_of_distances = arrays(
     np.float64, (4, COPIES + 1), elements=st.sampled_from([0, 0.2, 0.5, 0.51, 0.9, 1, 1.4, 2])

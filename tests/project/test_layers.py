@@ -16,7 +16,7 @@ PACKAGE = Path(stickytoken.__file__).parent
 ROOT = Path(__file__).resolve().parents[2]
 # Lowest first. A part may import lower parts and itself, and nothing beside or above it.
 LAYERS = [
-    {"errors", "version", "wall_time"},
+    {"errors", "version"},
     {"insertion", "intervals", "machine", "token_vectors", "unit_vectors", "validation"},
     {"findings", "search", "settings", "words"},
     {"vocabulary"},

@@ -500,7 +500,8 @@ FURTHER_CLAIMS = {
             ratios(TYPED_MINILM, "an ordinary word before", "an ordinary word after"),
         ),
         (
-            "3.8 top 10s; with `<eos>` in front or at the end, in 7.0 or 7.4; with words there, in 3.1 or 3.6",
+            "3.8 top 10s; with `<eos>` in front or at the end, in 7.0 or 7.4; with words there, "
+            "in 3.1 or 3.6",
             [
                 *top_tens(TYPED_GEMMA, "without copies"),
                 TOP,

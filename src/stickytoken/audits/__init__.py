@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
-from stickytoken import wall_time
 from stickytoken.audits import results
 from stickytoken.audits.results import Audit, audits_in, open_audit
 from stickytoken.audits.vectors import StoredVectors, VectorSource, open_vectors
@@ -62,8 +62,8 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
             the relevance judgements of a BEIR folder, copies are also measured by whether the relevant
             documents are still found; without them, by whether documents are found by their first sentences.
         column: the column that contains the text of the documents, several columns, or `Columns`.
-        source_column: the column with the source or topic of documents and queries, by which results are also
-            divided. If None, it is ``source`` or ``topic``, if there is one.
+        source_column: the column with the source of documents, by which the places that copies cost or bring
+            are also counted. If None, it is ``source`` or ``topic``, if there is one.
         vectors: the vectors of the documents, if an index has them already, so that only queries and
             documents with copies are encoded: anything that `stickytoken.audits.vectors.open_vectors`
             takes. A few documents are encoded to compare.
@@ -99,7 +99,7 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
     from stickytoken.audits import _index, _job, _measuring, _stuffing, _tokens
 
     settings = or_default("settings", settings, AuditSettings())
-    began = wall_time.beginning()
+    began = time.perf_counter()
     require_callable("progress", progress)
     # What cannot be used is refused before the model is loaded or a run is made, which may take hours.
     if out is not None:

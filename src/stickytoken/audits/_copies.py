@@ -129,10 +129,9 @@ def _compare_ranks(
     hits_without = int((without <= TOP).sum())
     # The queries whose top 10 the document has entered or left because of its copies.
     changes = [
-        {"query": query, "topic": topic, "rank": rank, "rank_without": rank_without}
-        for query, topic, rank, rank_without in zip(
+        {"query": query, "rank": rank, "rank_without": rank_without}
+        for query, rank, rank_without in zip(
             queries.texts[: queries.asked],
-            queries.topics[: queries.asked],
             as_it_is.tolist(),
             without.tolist(),
             strict=True,

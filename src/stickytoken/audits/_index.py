@@ -60,7 +60,6 @@ class Queries:
         answers: for each query, the index positions of the documents that answer it, as far as known.
         own_documents: index positions of the document that a query is itself, and of its duplicates, keyed by
             index of the query. They are no results of it.
-        topics: the topic of each query, or of the document whose first sentence it is; None if unknown.
         source: where the queries come from, in words.
         answers_source: how it is known which documents answer which queries, in words.
     """
@@ -68,7 +67,6 @@ class Queries:
     texts: Sequence[str]
     asked: int
     answers: Sequence[frozenset[int]]
-    topics: Sequence[str | None]
     source: str
     answers_source: str
     own_documents: Mapping[int, frozenset[int]] = field(default_factory=dict)
@@ -144,7 +142,7 @@ def read_index(
         queries: the queries. If None, the queries of a BEIR folder are used, or else the first sentences of
             documents.
         column: the column that contains the text of the documents.
-        source_column: the column with the source or topic of documents and queries.
+        source_column: the column with the source of documents.
         encoder: the model.
         settings: settings of the audit.
         cleaner: finds copies; a first sentence that has some is no query.
@@ -157,7 +155,7 @@ def read_index(
     Raises:
         InputError: the documents, queries or vectors cannot be read, or there are too few of them.
     """
-    collection = open_documents(source, NamedColumns(column, source_column=source_column, needs_source=False))
+    collection = open_documents(source, NamedColumns(column, source_column=source_column))
     meter = Meter()  # collects which columns were read
     records = list(collection.read(meter))
     if vectors is not None:
@@ -168,7 +166,7 @@ def read_index(
     if queries is None and isinstance(source, (str, Path)):
         queries_of_beir = Path(source).expanduser() / QUERIES
         queries = queries_of_beir if queries_of_beir.is_file() else None
-    judged_queries = _read_judged_queries(queries, source_column, settings)
+    judged_queries = _read_judged_queries(queries, settings)
     answering_ids = {document_id for query in judged_queries for document_id in query.answering_ids}
     if answering_ids.isdisjoint(document.id for document in documents):
         judged_queries = []  # the judgements are of other documents
@@ -206,7 +204,6 @@ def read_index(
         chosen_queries = _choose_queries(
             queries,
             query_columns,
-            source_column,
             indexed,
             distinct,
             collection.name,
@@ -221,12 +218,6 @@ def read_index(
             for query, positions in chosen_queries.own_documents.items()
         },
     )
-    sources_and_topics = [*(document.source for document in documents), *chosen_queries.topics]
-    if source_column is not None and not any(sources_and_topics):
-        raise InputError(
-            f"source_column is {source_column!r}, but neither {collection.name} nor the queries have such a "
-            "column: pass another, or leave it out"
-        )
     truncated_queries = fit_texts(
         in_role(encoder, Role.QUERY),
         chosen_queries.texts,
@@ -291,7 +282,7 @@ def _sample_documents(
 
 
 # Increase this version when the same files no longer give the same index.
-AUDIT_INDEX_VERSION = 4
+AUDIT_INDEX_VERSION = 5
 
 
 def _hash_content(documents: Sequence[Document], queries: Queries, stored: Vectors | None) -> str:
@@ -306,7 +297,6 @@ def _hash_content(documents: Sequence[Document], queries: Queries, stored: Vecto
         [sorted(positions) for positions in queries.answers],
         [[query, sorted(positions)] for query, positions in sorted(queries.own_documents.items())],
         [document.source for document in documents],
-        queries.topics,
         *hashes_of_vectors,
     )
 
@@ -316,13 +306,10 @@ class _JudgedQuery(NamedTuple):
 
     text: str
     answering_ids: frozenset[str]  # ids of the relevant documents
-    topic: str | None
     own_id: str | None  # id of the document that the query is itself, as in ArguAna
 
 
-def _read_judged_queries(
-    source: DocumentSource | None, source_column: str | None, settings: AuditSettings
-) -> list[_JudgedQuery]:
+def _read_judged_queries(source: DocumentSource | None, settings: AuditSettings) -> list[_JudgedQuery]:
     """Return the queries of a BEIR folder, or a random sample of them.
 
     The list is empty unless ``source`` is the file of queries in such a folder, beside its judgements.
@@ -333,14 +320,12 @@ def _read_judged_queries(
     if path.name != QUERIES or not holds_judgements(path.parent):
         return []
     retrieval = read_retrieval(path.parent)
-    # `read_retrieval` leaves out the column with the topics.
-    topics = {query.id: query.source for query in _read_query_documents(path, Columns(), source_column)}
     judged_queries = []
     for query_id, text in retrieval.queries.items():
         scores = retrieval.relevant[query_id]  # relevance of each judged document; 0 if it is not relevant
         answering_ids = frozenset(document_id for document_id, score in scores.items() if score > 0)
         own_id = query_id if query_id in retrieval.unranked else None
-        judged_queries.append(_JudgedQuery(text, answering_ids, topics.get(query_id), own_id))
+        judged_queries.append(_JudgedQuery(text, answering_ids, own_id))
     return _sample_queries(judged_queries, settings)
 
 
@@ -363,7 +348,6 @@ def _locate_answers(
         texts=[query.text for query in judged_queries],
         asked=len(judged_queries),
         answers=answers,
-        topics=[query.topic for query in judged_queries],
         source=source,
         answers_source=RELEVANCE_JUDGEMENTS,
         own_documents={
@@ -377,7 +361,6 @@ def _locate_answers(
 def _choose_queries(
     source: DocumentSource | None,
     columns: Columns,
-    source_column: str | None,
     indexed: Sequence[Document],
     distinct: Collection[int],
     name: str,
@@ -402,7 +385,6 @@ def _choose_queries(
         texts=list(sentence_of.values()),
         asked=len(sentence_of),
         answers=[frozenset([position]) for position in sentence_of],
-        topics=[indexed[position].source for position in sentence_of],
         source=sentences_source,
         answers_source=sentences_source,
     )
@@ -413,24 +395,19 @@ def _choose_queries(
                 "queries"
             )
         return first_sentences
-    asked = _sample_queries(_read_query_documents(source, columns, source_column), settings)
+    asked = _sample_queries(_read_query_documents(source, columns), settings)
     no_answers = [frozenset[int]()] * len(asked)  # it is not known which documents answer them
     return Queries(
         texts=[*(query.text for query in asked), *first_sentences.texts],
         asked=len(asked),
         answers=[*no_answers, *first_sentences.answers],
-        topics=[*(query.source for query in asked), *first_sentences.topics],
         source="the given list" if not isinstance(source, (str, Path)) else Path(source).name,
         answers_source=sentences_source,
     )
 
 
-def _read_query_documents(
-    source: DocumentSource, columns: Columns, source_column: str | None
-) -> list[Document]:
-    collection = open_documents(
-        source, NamedColumns(columns, source_column=source_column, needs_source=False)
-    )
+def _read_query_documents(source: DocumentSource, columns: Columns) -> list[Document]:
+    collection = open_documents(source, NamedColumns(columns))
     records = collection.read(Meter())
     queries = [record for record in records if isinstance(record, Document) and record.text.strip()]
     if not queries:

@@ -87,14 +87,6 @@ def measure(job: AuditJob, runner: Runner, held: resume.Resumed[AuditRecord]) ->
             # few of these, if any, were measured in more documents.
             stuffed[token_id] = in_more._replace(found=stuffed[token_id].found)
     token_rows = _make_token_rows(job, group_by_id, predicted, stuffed, times_ordinary)
-    token_by_id = {row["token_id"]: row["token"] for row in token_rows}
-    # First the tokens that were measured in few documents, then those in more.
-    by_documents = sorted(stuffed, key=lambda token_id: stuffed[token_id].documents)
-    topic_rows = [
-        {"token_id": token_id, "token": token_by_id[token_id]} | row
-        for token_id in by_documents
-        for row in stuffed[token_id].topics
-    ]
 
     # What do the copies do to the documents that have them? First sentences beside a user's queries, which
     # come last, do not count: they only show whether their own documents are found.
@@ -103,13 +95,12 @@ def measure(job: AuditJob, runner: Runner, held: resume.Resumed[AuditRecord]) ->
     tables = {
         "tokens.parquet": token_rows,
         "documents.parquet": document_rows,
-        "topics.parquet": topic_rows,
     }
     for name, rows in tables.items():
         held.folder.write_table(name, pl.DataFrame(rows, results.TABLES[name]))
 
     notes = [*held.record.notes, *candidates.notes]
-    unmeasured_ids = runner.unanswered.keys() - token_by_id.keys()
+    unmeasured_ids = runner.unanswered.keys() - stuffed.keys()
     if unmeasured_ids:
         count = counted(len(unmeasured_ids), "token")
         notes.append(f"{count} could not be measured, because the server gives no vector for a document")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,7 +181,6 @@ class Stuffed(NamedTuple):
         found: share of the queries that find a document that answers them; None if it is not known which
             documents answer a query.
         queries: number of the queries that are searched and don't contain the token.
-        topics: the push for the queries of each topic, as rows of topics.parquet.
     """
 
     token: Token
@@ -189,7 +188,6 @@ class Stuffed(NamedTuple):
     push: Interval[float]
     found: Interval[float] | None
     queries: int
-    topics: list[dict[str, Any]]
 
 
 def measure_stuffed(
@@ -202,7 +200,7 @@ def measure_stuffed(
     vector for it.
 
     A run measures tokens with `measure_in_documents` of `profile`, where all tokens have the same queries.
-    Here, each token has queries of its own, and its push is also divided by topics.
+    Here, each token has queries of its own.
 
     Returns:
         What was measured of each token, keyed by token id, in ascending order.
@@ -219,14 +217,6 @@ def measure_stuffed(
     measurable.sort(key=lambda token: token.id)  # the order of the results
     results = panel.measure(runner, measurable, stage)
     sampling_key = [job.settings.seed, _SAMPLES_KEY]
-
-    def push_ratio(is_wrong_result: NDArray[np.bool_], weights: NDArray[np.float64]) -> Interval[float]:
-        """Return the push of one token over the pairs that have a weight."""
-        of_one_token = is_wrong_result[None]  # shape (1, Q, n)
-        ratios = push_ratios(of_one_token, panel.is_wrong_result, weights, confidence, sampling_key)
-        return ratios.of_each()[0]
-
-    queries_of_topics = _choose_topics(panel, queries.topics)
     found: Sequence[Interval[float] | None] = [None] * len(measurable)
     if panel.is_answer.any():
         # `results.found` has one column per pair of a query and a document that answers it. The mask puts
@@ -239,26 +229,16 @@ def measure_stuffed(
         if token.id in runner.unanswered:
             continue
         weights = weights_of[token.id]
-        topic_rows = []
-        for topic, is_of_topic in queries_of_topics.items():
-            weights_of_topic = np.where(is_of_topic[:, None], weights, 0.0)
-            ratio = push_ratio(is_wrong_result, weights_of_topic)
-            if np.isfinite(ratio.value):  # not if all queries with a wrong result contain the token
-                row = {"topic": topic, "queries": _count_queries(weights_of_topic)}
-                topic_rows.append(row | ratio.as_columns("push"))
+        of_one_token = is_wrong_result[None]  # shape (1, Q, n)
+        ratios = push_ratios(of_one_token, panel.is_wrong_result, weights, confidence, sampling_key)
         stuffed[token.id] = Stuffed(
             token=token,
             documents=len(panel.places),
-            push=push_ratio(is_wrong_result, weights),
+            push=ratios.of_each()[0],
             found=found_share,
-            queries=_count_queries(weights),
-            topics=topic_rows,
+            queries=int((weights > 0).any(axis=1).sum()),
         )
     return stuffed
-
-
-def _count_queries(weights: NDArray[np.float64]) -> int:
-    return int((weights > 0).any(axis=1).sum())
 
 
 def estimate_found(is_found: NDArray[np.bool_], is_answer: NDArray[np.bool_], confidence: float) -> Intervals:
@@ -304,30 +284,3 @@ def estimate_found(is_found: NDArray[np.bool_], is_answer: NDArray[np.bool_], co
         low = np.where(shares > 0, beta.ppf(tail, successes, trials - successes + 1), 0.0)
         high = np.where(shares < 1, beta.ppf(1 - tail, successes + 1, trials - successes), 1.0)
     return Intervals(value=shares, low=low, high=high)
-
-
-# Maximum number of topics that are measured separately: those with the most wrong results.
-_MOST_TOPICS = 12
-# Fewest wrong results of a topic without copies. With fewer, the interval of the push would be wide.
-_LEAST_OF_TOPIC = 5
-
-
-def _choose_topics(panel: DocumentPanel, topics: Sequence[str | None]) -> dict[str, NDArray[np.bool_]]:
-    """Return the topics with the most wrong results without copies.
-
-    Each has a mask of its queries, shape (Q,).
-    """
-    topic_names = np.array([topic or "" for topic in topics])  # empty if a query's topic is unknown
-    is_query_of = {str(name): topic_names == name for name in np.unique(topic_names) if name}
-    if len(is_query_of) < 2:  # a single topic would only repeat the push over all queries
-        return {}
-    result_counts = {}
-    for topic, is_of_topic in is_query_of.items():
-        weighted_results = panel.is_wrong_result[is_of_topic] * panel.weights[is_of_topic]
-        result_counts[topic] = int(weighted_results.sum())
-    by_count = sorted(result_counts, key=lambda topic: (-result_counts[topic], topic))
-    return {
-        topic: is_query_of[topic]
-        for topic in by_count[:_MOST_TOPICS]
-        if result_counts[topic] >= _LEAST_OF_TOPIC
-    }

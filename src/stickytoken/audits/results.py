@@ -17,7 +17,7 @@ from stickytoken.validation import file_path
 AUDIT = "audit"
 """What the names of audit folders begin with."""
 AUDIT_FILE = "audit.json"
-AUDIT_SCHEMA_VERSION = 7
+AUDIT_SCHEMA_VERSION = 8
 RELEVANCE_JUDGEMENTS = "relevance judgements"
 """What `IndexRecord.answers_from` says of documents that were judged to answer queries."""
 TIMES_FURTHER = 4
@@ -36,7 +36,7 @@ STRONGEST = "strongest"
 ORDINARY = "random"
 
 # How copies change a document's rank for a query.
-_CHANGE = pl.Struct({"query": pl.String, "topic": pl.String, "rank": pl.Int64, "rank_without": pl.Int64})
+_CHANGE = pl.Struct({"query": pl.String, "rank": pl.Int64, "rank_without": pl.Int64})
 TABLES: dict[str, dict[str, Any]] = {
     # One row per measured token, worst first.
     "tokens.parquet": {
@@ -86,19 +86,9 @@ TABLES: dict[str, dict[str, Any]] = {
         "left": pl.List(_CHANGE),
         "source": pl.String,
     },
-    # One row per measured token and topic of queries, where there are topics.
-    "topics.parquet": {
-        "token_id": pl.Int64,
-        "token": pl.String,
-        "topic": pl.String,
-        "queries": pl.Int64,
-        "push": pl.Float64,
-        "push_low": pl.Float64,
-        "push_high": pl.Float64,
-    },
 }
 # Columns that have no missing values.
-_FILLED = ("token_id", "token", "text", "group", "push", "verdict", "number", "id", "causes", "topic")
+_FILLED = ("token_id", "token", "text", "group", "push", "verdict", "number", "id", "causes")
 
 
 class IndexRecord(resume.Record):
@@ -234,7 +224,6 @@ class Audit:
         record: what was measured, and how.
         result: the totals.
         tokens: one row per measured token, worst first, with the verdict on these documents.
-        topics: one row per measured token and topic of queries; empty if the queries have no topics.
         documents: one row per document that already contains copies, with its top-10 hits and mean rank, both
             with and without these copies. Those whose copies change most come first.
 
@@ -254,7 +243,6 @@ class Audit:
         self.record = resume.read_present(folder, AUDITS, "audit")
         self.result = resume.require_result(self.record.result, folder, "audit")
         self.tokens = folder.read_table("tokens.parquet", TABLES["tokens.parquet"], _FILLED)
-        self.topics = folder.read_table("topics.parquet", TABLES["topics.parquet"], _FILLED)
         self.documents = folder.read_table("documents.parquet", TABLES["documents.parquet"], _FILLED)
 
     def __repr__(self) -> str:
@@ -286,7 +274,6 @@ class Audit:
             "prompts": self.record.prompts,
             **self.result.model_dump(),
             "tokens": self.tokens.to_dicts(),
-            "topics": self.topics.to_dicts(),
             "documents_with_copies": self.documents.to_dicts(),
             "next": [step._asdict() for step in wording.next_steps(self)],
             "notes": self.record.notes,

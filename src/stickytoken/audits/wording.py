@@ -76,9 +76,6 @@ def answer(audit: Audit) -> Answer:
     if not audit.sticky.is_empty():
         worst_token = audit.sticky.row(0, named=True)
         return Answer("Not now, but it can be", _describe_harm(audit, worst_token), "serious")
-    about_topics = _name_topics(audit)  # sentences on tokens that push for the queries of one topic
-    if about_topics:
-        return Answer("For some queries", about_topics[0], "mild")
     undecided = _name_undecided(audit)
     if undecided:
         return Answer("Perhaps", undecided[0], "mild")
@@ -122,13 +119,11 @@ def token_conclusions(audit: Audit) -> list[str]:
         verb = "is" if left_out == 1 else "are"
         sentences.append(f"{counted(left_out, 'further token')} {verb} sticky here.")
     sentences += _name_undecided(audit)
-    about_topics = _name_topics(audit)
     if not sentences:  # no token is sticky or undecided
-        over = "over the queries of all topics together" if about_topics else "among these documents"
-        sentences.append(f"No token that was measured is sticky {over}.")
+        sentences.append("No token that was measured is sticky among these documents.")
     if audit.sticky.is_empty() and not audit.tokens.is_empty():
         sentences += _name_strongest(audit)
-    return [*sentences, *about_topics, rule]
+    return [*sentences, rule]
 
 
 def _name_undecided(audit: Audit) -> list[str]:
@@ -154,27 +149,6 @@ def _name_undecided(audit: Audit) -> list[str]:
     if are_all_used:
         advice = "they need more documents or queries than there are"
     return [f"{names}{more} may hide or push documents, but the intervals are too wide to tell: {advice}."]
-
-
-def _name_topics(audit: Audit) -> list[str]:
-    """Return sentences on tokens that surely push more for the queries of one topic than for all queries."""
-    pushes_of_all = audit.tokens.select("token_id", pl.col("push").alias("push_of_all"))
-    topics = audit.topics.join(pushes_of_all, on="token_id", maintain_order="left")
-    reaches_threshold = pl.col("push_low") >= audit.record.rule.smallest_push
-    exceeds_all = pl.col("push_low") > pl.col("push_of_all")
-    increase = pl.col("push") / pl.col("push_of_all")
-    largest_increase_first = topics.filter(reaches_threshold, exceeds_all).sort(
-        increase, "token_id", descending=[True, False]
-    )
-    sentences = []
-    for row in largest_increase_first.head(_NAMED).iter_rows(named=True):
-        push = number(row["push"], _PUSH_DIGITS, PUSH.unit)
-        sentences.append(
-            f"For the {counted(row['queries'], 'query', 'queries')} of the topic {quoted(row['topic'])}, "
-            f"{describe_push(row['token'], with_interval(push, _push_interval(row)))}, and into "
-            f"{number(row['push_of_all'], _PUSH_DIGITS, PUSH.unit)} as many over all queries."
-        )
-    return sentences
 
 
 def _describe_harm(audit: Audit, row: Mapping[str, Any]) -> str:
@@ -317,44 +291,34 @@ def _describe_changes(documents: pl.DataFrame, *, names_documents: bool) -> list
     return [f"{said}: {'; '.join(named)}."]
 
 
-# Maximum number of sources and of topics that a sentence names.
+# Maximum number of sources that a sentence names.
 _NAMED_SOURCES = 5
 
 
 def _count_by_source(documents: pl.DataFrame) -> list[str]:
-    """Return which places copies cost or bring, by source of the document and by topic of the query.
+    """Return a sentence on the places that copies cost or bring the documents of each source.
 
-    There is no sentence on sources if all documents have the same or none, and likewise on topics.
+    The list is empty if all documents have the same source or none.
     """
-    # Numbers of places in top 10 lists, keyed by source and by topic.
-    lost_by_source: Counter[str | None] = Counter()
-    lost_by_topic: Counter[str | None] = Counter()
-    gained_by_source: Counter[str | None] = Counter()
-    gained_by_topic: Counter[str | None] = Counter()
+    # Numbers of places in top 10 lists, keyed by source.
+    lost: Counter[str] = Counter()
+    gained: Counter[str] = Counter()
     for document in documents.filter(_is_moved()).iter_rows(named=True):
         source = document["source"]
-        gained_by_source[source] += len(document["entered"])
-        lost_by_source[source] += len(document["left"])
-        gained_by_topic.update(change["topic"] for change in document["entered"])
-        lost_by_topic.update(change["topic"] for change in document["left"])
-    return [
-        *_compare_groups("source of the document", lost_by_source, gained_by_source),
-        *_compare_groups("topic of the query", lost_by_topic, gained_by_topic),
-    ]
-
-
-def _compare_groups(what: str, lost: Counter[str | None], gained: Counter[str | None]) -> list[str]:
-    """Return a sentence on the places that each group has lost and gained; empty if there is only one."""
-    names = [name for name in lost.keys() | gained.keys() if name is not None]
-    if len(names) <= 1:
+        if source is not None:
+            gained[source] += len(document["entered"])
+            lost[source] += len(document["left"])
+    sources = gained.keys() | lost.keys()
+    if len(sources) <= 1:
         return []
-    worst_first = sorted(names, key=lambda name: (-lost[name], -gained[name], name))
+    worst_first = sorted(sources, key=lambda source: (-lost[source], -gained[source], source))
     clauses = [
-        f"{quoted(name)} {lost[name]} lost, {gained[name]} gained" for name in worst_first[:_NAMED_SOURCES]
+        f"{quoted(source)} {lost[source]} lost, {gained[source]} gained"
+        for source in worst_first[:_NAMED_SOURCES]
     ]
-    if len(names) > _NAMED_SOURCES:
-        clauses.append(f"and {len(names) - _NAMED_SOURCES} more")
-    return [f"By {what}: {'; '.join(clauses)}."]
+    if len(sources) > _NAMED_SOURCES:
+        clauses.append(f"and {len(sources) - _NAMED_SOURCES} more")
+    return [f"By source of the document: {'; '.join(clauses)}."]
 
 
 def _compare_queries(document: Mapping[str, Any]) -> str:

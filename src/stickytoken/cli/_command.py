@@ -25,7 +25,6 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperOption
 from typer.models import ParameterInfo
 
-from stickytoken import wall_time
 from stickytoken.cli._options import FIELD_OPTIONS, OUTPUT, PANELS, output_option, setting
 from stickytoken.cli.console import Verbosity, print_table, setting_verbosity
 from stickytoken.errors import InputError
@@ -77,7 +76,7 @@ def command(*, settings: Sequence[str] = ()) -> Callable[[_Command], _Command]:
                 level = Verbosity.QUIET
             elif verbose:
                 level = Verbosity.VERBOSE
-            with setting_verbosity(level), wall_time.started_by_command():
+            with setting_verbosity(level):
                 function(**values)
 
         # Typer reads the options of a command from the signature of its function, and offers no other way to

@@ -108,14 +108,12 @@ class NamedColumns:
         column: The columns with the text.
         id_column: The column with the id.
         source_column: The column that says where each document comes from.
-        needs_source: Whether it is an error if the source column is missing.
         sentence_pairs: Whether columns called sentence1 and sentence2 contain the texts, if there are both.
     """
 
     column: ColumnChoice = None
     id_column: str | None = None
     source_column: str | None = None
-    needs_source: bool = True
     sentence_pairs: bool = False
 
     @property
@@ -126,11 +124,8 @@ class NamedColumns:
     @property
     def all_names(self) -> tuple[str, ...]:
         """All columns that the user named and that must be there."""
-        further_columns = [self.id_column]
-        if self.needs_source:
-            further_columns.append(self.source_column)
-        named_columns = [column for column in further_columns if column is not None]
-        return (*self.text_columns.names, *named_columns)
+        further_columns = [column for column in (self.id_column, self.source_column) if column is not None]
+        return (*self.text_columns.names, *further_columns)
 
 
 def open_documents(source: DocumentSource, columns: NamedColumns) -> Documents:

@@ -6,6 +6,7 @@ storing a run.
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,7 +15,6 @@ from typing import Any
 
 import stickytoken.data as readers
 import stickytoken.validation as checks
-from stickytoken import wall_time
 from stickytoken.data.readability import require_readable
 from stickytoken.detection import run_folder
 from stickytoken.detection.naming import TokenSource, choose_tokens, reachable_ids, token_ids
@@ -139,7 +139,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
         >>> len(opened.sticky)
         18
     """
-    began = wall_time.beginning()
+    began = time.perf_counter()
     question = _Question.from_arguments(encoder, method, settings, sentences, pairs, progress)
     if seed is not None:
         question = replace(question, settings=replace(question.settings, seed=seed))

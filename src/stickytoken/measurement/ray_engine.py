@@ -395,12 +395,6 @@ class RayEngine:
                     self._ray.cancel(pending)
                 worker.shards.clear()
 
-    def wait_until_ready(self) -> None:
-        """Wait until all workers have loaded the model, so that a benchmark measures only the computation."""
-        while not all(worker.is_ready for worker in self._workers):
-            worker, finished = self._wait_for_answer()
-            self._admit_worker(worker, self._ray.get(finished))
-
     def close(self) -> None:
         """Stop all workers."""
         for worker in self._workers:

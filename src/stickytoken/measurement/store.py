@@ -308,7 +308,6 @@ TABLE_FILES = frozenset(
         "effects.parquet",
         "effects_axes.parquet",
         "documents.parquet",
-        "topics.parquet",
         "measures.parquet",
         "heads.parquet",
         "pairs.parquet",

@@ -7,7 +7,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from stickytoken import wall_time
 from stickytoken.data import Sentences, SentenceSource, load_sentences
 from stickytoken.data.readability import require_readable
 from stickytoken.data.tasks import find_task, kinds_task
@@ -85,7 +84,7 @@ def repair(
         >>> repaired.tokens.select("token", "strategy").rows()
         [('[CLS]', 'plain-specials')]
     """
-    began = wall_time.beginning()
+    began = time.perf_counter()
     settings = or_default("settings", settings, RepairSettings())
     require_callable("progress", progress)
     folder = file_path("out", out)

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import polars as pl
 
-from stickytoken import wall_time
 from stickytoken.cleaning import Cleaner, names_rules_file, open_cleaner
 from stickytoken.cleaning.rules import CleaningRules, rules_of_run
 from stickytoken.data.documents import Documents, DocumentSource, NamedColumns, open_documents
@@ -95,7 +94,7 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
         >>> scan.documents.select("id", "kinds").rows()
         [('1', ['repetition']), ('2', ['special'])]
     """
-    began = wall_time.beginning()
+    began = time.perf_counter()
     require_callable("progress", progress)
     processes = available_cores() if workers is None else whole_number("workers", workers, 1)
     origin = read_rules(run)

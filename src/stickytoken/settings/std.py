@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
 from annotated_types import Ge, Gt, Le
 
-from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion
 from stickytoken.settings import (
     DETECT_ONLY,
-    PYTHON_ONLY,
     NaturalNumber,
     NonNegativeNumber,
     PositiveCount,
@@ -22,43 +19,6 @@ from stickytoken.settings import (
 
 PUBLISHED_SEED = 42
 """Seed of the published runs. With it, copies are placed exactly as in these runs."""
-
-
-@dataclass(frozen=True)
-class PlacementWeights:
-    """Weights of the three placements; they sum to 1."""
-
-    prefix: float
-    suffix: float
-    random: float
-
-    def __post_init__(self) -> None:
-        values = (self.prefix, self.suffix, self.random)
-        is_allowed = min(values) >= 0 and abs(sum(values) - 1) <= 1e-9  # false if one is NaN
-        if not is_allowed:
-            raise InputError(
-                f"the placement weights are {values}: none may be negative, and they must sum to 1"
-            )
-
-
-@dataclass(frozen=True)
-class ScoreConstants:
-    """Constants of the sticky score (Chen et al. 2025, step 3 of the Sticky Token Detector).
-
-    Attributes:
-        alpha: Added to the numerator each time the distance falls.
-        beta: Added to the denominator each time the distance rises.
-        gamma: Added to the denominator once, so that it stays above 0.
-    """
-
-    alpha: float
-    beta: float
-    gamma: float
-
-    def __post_init__(self) -> None:
-        values = (self.alpha, self.beta, self.gamma)
-        if not all(map(math.isfinite, values)) or min(values) < 0 or self.gamma == 0:
-            raise InputError(f"the constants are {self}: alpha and beta must be at least 0, gamma above 0")
 
 
 class Scores(StrEnum):
@@ -88,10 +48,6 @@ class StdSettings:
         outlier_range: A candidate is sticky if its validation rate is above Q3 + this factor x IQR of all
             candidates' rates.
         seed: Seed of all random sampling; 42 reproduces the published runs of std.
-        scoring_weights: How much each placement of the copies contributes to the score.
-        validation_weights: How much each placement of the copies contributes to the validation rate.
-        angular: Constants of the score for cosine and Euclidean distance.
-        manhattan: Constants of the score for Manhattan distance.
         scores: needed: stop scoring a token once it cannot become a candidate. all: score every token
             exactly.
 
@@ -112,10 +68,6 @@ class StdSettings:
     candidate_share: Annotated[float, Gt(0), Le(1), DETECT_ONLY] = 0.02
     outlier_range: Annotated[NonNegativeNumber, DETECT_ONLY] = 0.7
     seed: NaturalNumber = PUBLISHED_SEED
-    scoring_weights: Annotated[PlacementWeights, PYTHON_ONLY] = PlacementWeights(0.35, 0.35, 0.30)
-    validation_weights: Annotated[PlacementWeights, PYTHON_ONLY] = PlacementWeights(4 / 11, 4 / 11, 3 / 11)
-    angular: Annotated[ScoreConstants, PYTHON_ONLY] = ScoreConstants(0.1, 0.05, 0.01)
-    manhattan: Annotated[ScoreConstants, PYTHON_ONLY] = ScoreConstants(1.0, 0.5, 0.1)
     scores: Annotated[Scores, DETECT_ONLY] = Scores.NEEDED
 
     def __post_init__(self) -> None:

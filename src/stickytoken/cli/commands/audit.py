@@ -62,8 +62,8 @@ def audit(
             else the first sentences of some documents.
         vectors: Vectors of the documents that an index has already (npy, parquet, jsonl, csv, or FAISS), so
             that the documents need not be encoded.
-        source_column: Column with the source or topic of documents and queries, by which losses and gains are
-            also listed. Default: the column named source, or else topic.
+        source_column: Column with the source of documents, by which losses and gains are also listed.
+            Default: the column named source, or else topic.
         runs: For a model: the folder that contains its runs.
         out: Output folder. Default: audit-<identity> in the run folder, where report finds it.
         limit: Maximum number of rows to print per table.

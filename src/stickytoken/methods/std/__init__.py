@@ -14,6 +14,7 @@ from stickytoken.methods.runner import Runner
 from stickytoken.methods.std import scoring, validation
 from stickytoken.methods.std._scores import (
     Metric,
+    ScoreConstants,
     candidate_threshold,
     distances,
     outlier_threshold,
@@ -34,14 +35,13 @@ from stickytoken.methods.std.placement import validation_order
 from stickytoken.methods.std.plan import make_plan, truncates
 from stickytoken.methods.std.records import StdPlanRecord, StdResultRecord
 from stickytoken.methods.std.validation import StdEvidence, probe
-from stickytoken.settings.std import PlacementWeights, ScoreConstants, Scores, StdSettings
+from stickytoken.settings.std import Scores, StdSettings
 
 __all__ = [
     "PLAN_RECORD",
     "RESULT_RECORD",
     "TABLE",
     "Metric",
-    "PlacementWeights",
     "ScoreConstants",
     "Scores",
     "StdEvidence",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -11,11 +12,15 @@ from numpy.typing import NDArray
 
 from stickytoken.errors import EncodingError
 from stickytoken.insertion import Placement
-from stickytoken.settings.std import PlacementWeights, ScoreConstants
 
 Floats: TypeAlias = NDArray[np.float64]
 
 PLACEMENTS = tuple(Placement)
+
+SCORING_WEIGHTS = {Placement.PREFIX: 0.35, Placement.SUFFIX: 0.35, Placement.RANDOM: 0.30}
+"""How much each placement of the copies contributes to the score (Chen et al. 2025, step 3)."""
+VALIDATION_WEIGHTS = {Placement.PREFIX: 4 / 11, Placement.SUFFIX: 4 / 11, Placement.RANDOM: 3 / 11}
+"""How much each placement of the copies contributes to the validation rate (Chen et al. 2025, step 4)."""
 
 
 class Metric(StrEnum):
@@ -24,6 +29,29 @@ class Metric(StrEnum):
     COSINE = "cosine"
     EUCLIDEAN = "euclidean"
     MANHATTAN = "manhattan"
+
+
+@dataclass(frozen=True)
+class ScoreConstants:
+    """Constants of the sticky score (Chen et al. 2025, step 3 of the Sticky Token Detector).
+
+    Attributes:
+        alpha: Added to the numerator each time the distance falls.
+        beta: Added to the denominator each time the distance rises.
+        gamma: Added to the denominator once, so that it stays above 0.
+    """
+
+    alpha: float
+    beta: float
+    gamma: float
+
+
+SCORE_CONSTANTS = {
+    Metric.COSINE: ScoreConstants(0.1, 0.05, 0.01),
+    Metric.EUCLIDEAN: ScoreConstants(0.1, 0.05, 0.01),
+    Metric.MANHATTAN: ScoreConstants(1.0, 0.5, 0.1),
+}
+"""The constants of the sticky score for each metric (Chen et al. 2025, step 3)."""
 
 
 def distances(vectors: NDArray[np.floating], others: NDArray[np.floating]) -> dict[Metric, Floats]:
@@ -152,12 +180,12 @@ def has_risen(distances: Floats) -> NDArray[np.bool_]:
     return any_rises
 
 
-def placement_weights(weights: PlacementWeights) -> Floats:
+def placement_weights(weights: Mapping[Placement, float]) -> Floats:
     """Return the weights of the placements as an array, in the order of `PLACEMENTS`."""
-    return np.array([getattr(weights, placement.value) for placement in PLACEMENTS])
+    return np.array([weights[placement] for placement in PLACEMENTS])
 
 
-def weighted(values: Floats, weights: PlacementWeights) -> Floats:
+def weighted(values: Floats, weights: Mapping[Placement, float]) -> Floats:
     """Average values over pairs, and return the weighted sum of the averages over placements.
 
     Args:

@@ -25,6 +25,8 @@ from stickytoken.methods import probes
 from stickytoken.methods.base import Job
 from stickytoken.methods.std._scores import (
     PLACEMENTS,
+    SCORE_CONSTANTS,
+    SCORING_WEIGHTS,
     Floats,
     Metric,
     distances,
@@ -39,7 +41,7 @@ from stickytoken.methods.std.counting import CountedRunner
 from stickytoken.methods.std.placement import Walk, walk_vocabulary
 from stickytoken.methods.std.plan import encode_pairs
 from stickytoken.methods.std.records import StdPlanRecord
-from stickytoken.settings.std import ScoreConstants, Scores, StdSettings
+from stickytoken.settings.std import Scores, StdSettings
 
 SAMPLE = 256
 """Number of random tokens that are scored exactly. They show the distribution of scores, which texts lower a
@@ -111,12 +113,7 @@ class ScoringPairs:
         # The score averages over pairs, and sums over placements with weights. Series are numbered pair by
         # pair, so the weights of the placements are repeated for each pair.
         pair_count = len(self.carriers)
-        weights_of_placements = placement_weights(self.settings.scoring_weights)
-        return np.tile(weights_of_placements, pair_count) / pair_count
-
-    def constants(self, metric: Metric) -> ScoreConstants:
-        """Return the constants of the score for the given metric."""
-        return self.settings.manhattan if metric is Metric.MANHATTAN else self.settings.angular
+        return np.tile(placement_weights(SCORING_WEIGHTS), pair_count) / pair_count
 
     def pairs_of(self, text_indices: NDArray[np.intp]) -> NDArray[np.intp]:
         """Return the pair index of each of the given texts."""
@@ -376,7 +373,7 @@ class ScoringState:
 
     def _update_bounds(self, rows: NDArray[np.intp]) -> None:
         known_distances = self.distances[rows]
-        constants = self._pairs.constants(Metric.COSINE)
+        constants = SCORE_CONSTANTS[Metric.COSINE]
         self.series_bounds[rows] = score_bounds(known_distances, self.alone[rows], constants)
         self.has_risen[rows] = has_risen(known_distances)
 
@@ -453,9 +450,9 @@ class _KnownDistances:
             alone = alone_of_all[scored_rows]  # shape (scored tokens, pairs)
             # A token alone has no placement, so its distance counts the same in every placement: shape
             # (scored tokens, pairs, 1).
-            scores = sticky_score(by_placement, alone[:, :, None], pairs.constants(metric))
+            scores = sticky_score(by_placement, alone[:, :, None], SCORE_CONSTANTS[metric])
             column = np.full(len(self._ids), np.nan)
-            column[scored_rows] = weighted(scores, pairs.settings.scoring_weights)
+            column[scored_rows] = weighted(scores, SCORING_WEIGHTS)
             columns[f"score_{metric}"] = pl.Series(column).fill_nan(None)
         bounds = np.where(is_complete, np.nan, self.state.upper_bounds)  # tokens with a score need no bound
         columns["score_at_most"] = pl.Series(bounds).fill_nan(None)
@@ -486,7 +483,7 @@ def expected_gains(pairs: ScoringPairs, all_distances: Floats, alone: Floats) ->
         is larger than the previous known distance (0 or 1); and the series.
     """
     order = copies_order(pairs.settings.copies)
-    constants = pairs.constants(Metric.COSINE)
+    constants = SCORE_CONSTANTS[Metric.COSINE]
     # bounds[n] holds the upper bounds if n distances are known, and risen[n] holds whether any of the n
     # distances is larger than the previous known distance. Both arrays have shape (tokens, series). NaN is an
     # unknown distance; the distance with 0 copies is always known.

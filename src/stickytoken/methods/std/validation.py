@@ -17,7 +17,14 @@ from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods import probes
 from stickytoken.methods.base import Job, Scope
 from stickytoken.methods.runner import Runner
-from stickytoken.methods.std._scores import PLACEMENTS, Floats, Metric, distances, weighted
+from stickytoken.methods.std._scores import (
+    PLACEMENTS,
+    VALIDATION_WEIGHTS,
+    Floats,
+    Metric,
+    distances,
+    weighted,
+)
 from stickytoken.methods.std.placement import PathsByToken, Walk, walk_candidates
 from stickytoken.methods.std.plan import encode_pairs, make_plan, truncates
 from stickytoken.methods.std.records import StdPlanRecord
@@ -131,7 +138,7 @@ class ValidationStage:
             mean_after = after.mean(axis=2)
             # Whether each pair gets closer with each placement, shape (pairs, placements).
             gets_closer = (mean_after < self._distances_before[metric][:, None]).astype(np.float64)
-            row[f"rate_{metric}"] = float(weighted(gets_closer, self.settings.validation_weights))
+            row[f"rate_{metric}"] = float(weighted(gets_closer, VALIDATION_WEIGHTS))
             for index, placement in enumerate(PLACEMENTS):
                 row[f"rate_{metric}_{placement}"] = float(gets_closer[:, index].mean())
         # A fall in cosine distance is a rise in cosine.
