@@ -11,7 +11,7 @@ import planted
 import profiled
 import tiny
 from naming import naming, says
-from stickytoken import analyze_vocabulary, load_encoder
+from stickytoken import analyze_vocabulary, load_encoder, open_run
 from stickytoken.data import collect_sentences
 from stickytoken.data.collection import bundled_collection, join_collection
 from stickytoken.detection import probe
@@ -442,6 +442,25 @@ def test_without_a_wrong_result_the_push_is_unknown(own_words, tmp_path):
         assert run.tokens[column].null_count() == len(run.tokens)
     assert run.result.ordinary_push is None
     assert any(says(note, "push is unknown") for note in run.description.notes)
+
+
+def test_a_note_names_benign_tokens_whose_interval_contains_the_threshold(tmp_path):
+    encoder = load_encoder(profiled.planted_model(0.0))
+    run = profiled.detect_in_documents(encoder, tmp_path / "run", tokens=["river"], smallest_push=1.5)
+    in_all = len(run.plan.documents.chosen)
+
+    def notes_with(push, documents):
+        changed = open_run(run.path)
+        values = {"push": push, "push_low": 1.2, "push_high": 2.0, "documents": documents}
+        changed.tokens = changed.tokens.with_columns(
+            pl.when(token="river").then(value).otherwise(key).alias(key) for key, value in values.items()
+        )
+        return [note for note in changed.description.notes if "'river'" in note]
+
+    (note,) = notes_with(1.6, in_all)
+    assert says(note, "1.6×", "1.2 to 2.0×", "audit")
+    assert not notes_with(1.4, in_all)  # below the threshold
+    assert not notes_with(1.6, in_all - 1)  # measured in too few documents to decide
 
 
 def test_a_probe_without_a_wrong_result_does_not_know_the_push_either(own_words):

@@ -16,10 +16,11 @@ from stickytoken.methods import (
     ProbeTable,
     RunDescription,
     Scatter,
+    Verdict,
     base,
     wording,
 )
-from stickytoken.methods.measures import ERASED, MEASURES, PUSH
+from stickytoken.methods.measures import ERASED, MEASURES, PUSH, thresholds
 from stickytoken.methods.profile.documents import PREDICTABLE
 from stickytoken.methods.runner import UNANSWERED_REASON
 from stickytoken.unit_vectors import Similarity
@@ -49,6 +50,10 @@ REPORTED: tuple[Column, ...] = (
     Column("documents", "documents", 0),
     _VECTOR,
 )
+
+
+# Number of tokens that a note names.
+_NAMED = 3
 
 
 def describe_run(run: Run) -> RunDescription:
@@ -147,8 +152,36 @@ def _notes(run: Run) -> list[str]:
             "which tokens may push could not be predicted, because the model compares vectors by "
             f"{run.plan.documents.similarity}: measure all in documents with --set documents=all"
         )
+    caveats += _note_undecided_pushes(run)
     caveats += _notes_on_missing_verdicts(run.tokens)
     return caveats
+
+
+def _note_undecided_pushes(run: Run) -> list[str]:
+    """Name the benign tokens whose push reaches its threshold, though not with its whole interval.
+
+    Only pushes that all documents decided count: of those from few documents, many are large by chance.
+    """
+    documents = run.plan.documents
+    if documents is None:
+        return []
+    decided = (pl.col("documents") == len(documents.chosen)) & (pl.col("verdict") == Verdict.BENIGN.value)
+    benign = run.tokens.filter(decided).drop_nulls(PUSH.key)
+    needed = thresholds(benign["vector_deviation"].to_numpy(), run.settings)[PUSH.key]
+    reaches = pl.Series(benign[PUSH.key].to_numpy() >= needed)
+    undecided = benign.filter(reaches).sort(PUSH.key, "token_id", descending=[True, False])
+    if undecided.is_empty():
+        return []
+    named = [
+        f"{quoted(row['token'])} ({PUSH.text(row[PUSH.key])}, "
+        f"{PUSH.interval(row[PUSH.low.key], row[PUSH.high.key])})"
+        for row in undecided.head(_NAMED).to_dicts()
+    ]
+    more = f" and {len(undecided) - _NAMED} more" if len(undecided) > _NAMED else ""
+    return [
+        f"{', '.join(named)}{more} may push documents, but the intervals are too wide to tell: measure them "
+        "in yours with stickytoken audit"
+    ]
 
 
 def _list_largest_values(run: Run, rule: RuleSettings) -> list[Fact]:
