@@ -483,7 +483,7 @@ FURTHER_CLAIMS = {
             "1.07 times as many top 10s. And",
             [*ratios(TYPED_MPNET, "an ordinary word before"), TOP],
         ),
-        ("benign (1.3 times, 1.2 to 1.6)", MPNET.push(START)),
+        ("it pushes 1.3 times (1.2 to 1.6), of which", MPNET.push(START)),
         (
             "into 1.6 times as many (1.4 to 2.0)",
             [*ratios(TYPED_MPNET, "<s> before"), *TYPED_MPNET["<s> before"]["ratio_interval"]],
