@@ -299,7 +299,15 @@ CLAIMS = {
                 *("<eos> before", "<eos> before, repaired"),
             ),
         ),
-        ("2.7 times as many searches with", ratios(TYPED_MINILM, "[CLS] before")),
+        (
+            "in 4.46 of 225 top 10s instead of 1.66",
+            [
+                *top_tens(TYPED_MINILM, "[CLS] before"),
+                QUERIES,
+                TOP,
+                *top_tens(TYPED_MINILM, "without copies"),
+            ],
+        ),
         ("short texts differ 51% less from each other", MINILM.erased("ذ")[:1]),
         ("into 2.3 times as many top threes", MINILM.push(CLS)[:1]),
         ("with eight ذ, 72% of a document's own queries", [FOUND["ذ"]]),
@@ -321,7 +329,6 @@ CLAIMS = {
         ),
         ("it changes none of 6,850 texts without inserted copies", [TEXTS_LEFT_ALONE]),
         ("with 90% intervals:", [LEVEL]),
-        ("all special tokens and 5,000 random ones", [SAMPLE]),
         ("If the low end of its 90% interval reaches 40% *erased* or 1.5 *push*", [LEVEL, HIDES, PUSHES]),
         ("with an unusual vector, 20% or 1.25.", [HIDES_UNUSUAL, PUSHES_UNUSUAL]),
         ("Of 155 tokens measured again", [TOKENS_AGAIN]),
@@ -417,7 +424,7 @@ CLAIMS = {
         ("None of the other 20 reaches", [PUBLISHED - 1]),
         ("finds the same 21", [PUBLISHED]),
         ("in the top 10 of 1.72 queries", [TOP, *top_tens(TYPED_MINILM, "[CLS] before, repaired")]),
-        ("instead of 4.46 (1.66 without)", top_tens(TYPED_MINILM, "[CLS] before", "without copies")),
+        ("instead of 4.46 (without copies: 1.66)", top_tens(TYPED_MINILM, "[CLS] before", "without copies")),
         ("We measured 155 tokens", [TOKENS_AGAIN]),
         ("16 of its 18 sticky ones were sticky again, and so were 46 others", AGAIN),
         ("At 2 cents per million", [100 * ESTIMATE["price"]]),
@@ -474,7 +481,7 @@ FURTHER_CLAIMS = {
         ("20% or 1.25 times is enough", [HIDES_UNUSUAL, PUSHES_UNUSUAL]),
         ("The low end of the 90% interval", [LEVEL]),
         (
-            "with eight copies of it, 90% of queries still find their packaged document, with eight of an "
+            "with eight copies of it, 90% of queries still find their packaged document; with eight of an "
             "ordinary token, 88%",
             [FOUND["ツ"], RUN.result.ordinary_found],
         ),
@@ -483,16 +490,16 @@ FURTHER_CLAIMS = {
             "1.07 times as many top 10s. And",
             [*ratios(TYPED_MPNET, "an ordinary word before"), TOP],
         ),
-        ("it pushes 1.3 times (1.2 to 1.6), of which", MPNET.push(START)),
+        ("it pushes 1.3 times (1.2 to 1.6), so a note", MPNET.push(START)),
         (
             "into 1.6 times as many (1.4 to 2.0)",
             [*ratios(TYPED_MPNET, "<s> before"), *TYPED_MPNET["<s> before"]["ratio_interval"]],
         ),
         ("measured 155 tokens again", [TOKENS_AGAIN]),
-        ("18 sticky ones, 16 are flagged again, and 46 others", [AGAIN[1], AGAIN[0], AGAIN[2]]),
+        ("18 sticky ones, 16 are flagged again, and so are 46 others", [AGAIN[1], AGAIN[0], AGAIN[2]]),
         (
-            "with one, 14 of the 155 are sticky, with the other the same 14 and 5 more",
-            [HALVES[0], TOKENS_AGAIN, HALVES[0], HALVES[1] - HALVES[0]],
+            "with one, 14 of the 155 are sticky; with the other, these and 5 more",
+            [HALVES[0], TOKENS_AGAIN, HALVES[1] - HALVES[0]],
         ),
         (
             "| random tokens | 0.19 | −0.09 | 0.18 |",
@@ -521,16 +528,15 @@ FURTHER_CLAIMS = {
         ("| program documentation | 96% | 92% | 79% |", recall("documentation")[::-1]),
         ("| XQuAD | 100% | 99% | 94% |", recall("questions")[::-1]),
         (
-            "2.7 times as many top 10s, and at its end, into 2.2 times",
+            "2.7 times as many top 10s in front, 2.2 at the end",
             [ratios(TYPED_MINILM, "[CLS] before")[0], TOP, *ratios(TYPED_MINILM, "[CLS] after")],
         ),
         (
-            "everyday words, into 0.5 and 0.9 times",
+            "everyday words, into 0.5 and 0.9",
             ratios(TYPED_MINILM, "an ordinary word before", "an ordinary word after"),
         ),
         (
-            "3.8 top 10s; with `<eos>` in front or at the end, in 7.0 or 7.4; with words there, "
-            "in 3.1 or 3.6",
+            "3.8 top 10s to 7.0 (in front) or 7.4 (at the end), words to 3.1 or 3.6",
             [
                 *top_tens(TYPED_GEMMA, "without copies"),
                 TOP,
