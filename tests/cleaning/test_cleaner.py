@@ -69,6 +69,16 @@ texts = st.lists(
         ("flow [SEP] [SEP]. next", "flow. next"),
         ("[SEP][SEP][SEP] air", "air"),
         ("air [SEP] [SEP] flow", "air flow"),
+        ("</s>The wing is long.</s> </s>The flow is slow.</s>", "The wing is long. The flow is slow."),
+        ("wing[SEP] [SEP]flow", "wing flow"),
+        ("wing[SEP][SEP]  [SEP] [SEP]flow", "wing flow"),
+        ("wing[SEP] [SEP][S[SEP]EP]flow", "wing flow"),
+        ("wing[SEP] [SEP][S[SEP]EP].", "wing."),
+        ("wing[SEP] [SEP], flow", "wing, flow"),
+        ("wing[SEP] [SEP]\nflow", "wing\nflow"),
+        ("wing[SEP]flow", "wingflow"),
+        ("wing[SEP][SEP]flow", "wingflow"),
+        ('"able able able able"', '""'),
         ("flow\u200bable\u200bable\u200bable\u200bable\u200b air", "flow air"),
         ("one\nable able able able\ntwo", "one\n\ntwo"),
         ("She was able to sign the contract.", "She was able to sign the contract."),
@@ -108,6 +118,12 @@ def test_a_cleaned_text_is_clean_and_removals_are_parts_of_the_original(cleaner,
         text = text[: removal.start] + text[removal.end :]
     assert text == once.text
     assert once.reported == tuple(find_spans(once.text, RULES))
+
+
+def test_the_space_that_stays_between_findings_is_in_no_removal():
+    text = "wing[SEP][SEP]  [SEP]flow"
+    removals = CLEANER.clean(text).removals
+    assert [text[removal.start : removal.end] for removal in removals] == ["[SEP]", "[SEP] ", "[SEP]"]
 
 
 def test_what_is_nested_too_deeply_to_be_ordinary_is_reported():
