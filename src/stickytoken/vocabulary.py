@@ -190,6 +190,42 @@ def frame_with_special(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer) ->
     return vocabulary.frame().with_columns(special=pl.col("token_id").is_in(special_ids))
 
 
+# The printable characters of ASCII and their full-width forms, which some normalisers make equal.
+_FULL_WIDTH = {code_point: code_point + 0xFEE0 for code_point in range(0x21, 0x7F)}
+# Characters that some normalisers drop from a word: an accent, and two that are invisible.
+_DROPPED = ("\u0301", "\u00ad", "\x01")
+
+
+def find_normalized_specials(specials: Mapping[int, str], tokenizer: RoundTripTokenizer) -> list[str]:
+    """Return the special tokens that a tokenizer also reads from other spellings, because it normalises them.
+
+    Each is tried: in another case, in full width, and with characters in it that may be dropped. Whether an
+    entry is normalised before it is looked for differs between the special tokens of one tokenizer.
+
+    Args:
+        specials: The text of each special token, keyed by id.
+        tokenizer: The tokenizer.
+
+    Returns:
+        Their texts, without spaces around them.
+    """
+    normalized_specials = []
+    for token_id, decoded in specials.items():
+        special = decoded.strip()
+        spellings = [special.upper(), special.lower(), special.translate(_FULL_WIDTH)]
+        spellings += [character.join(special) for character in _DROPPED]
+        other_spellings = [spelling for spelling in spellings if spelling != special]
+        ids_read = tokenizer.encode_many(other_spellings)
+        texts_read = tokenizer.decode_many(ids_read)
+        # An unknown character is read as a special token, too, but beside other entries.
+        if any(
+            token_id in ids and text.strip() == special
+            for ids, text in zip(ids_read, texts_read, strict=True)
+        ):
+            normalized_specials.append(special)
+    return normalized_specials
+
+
 # An entry whose text encodes to the entry itself is nevertheless unreachable if the embedding matrix has no
 # row for the entry. Maps the category of an entry that has a row to the category of an entry without a row.
 _WITHOUT_ROW = {

@@ -69,6 +69,16 @@ texts = st.lists(
         ("flow [SEP] [SEP]. next", "flow. next"),
         ("[SEP][SEP][SEP] air", "air"),
         ("air [SEP] [SEP] flow", "air flow"),
+        ("</s>The wing is long.</s> </s>The flow is slow.</s>", "The wing is long. The flow is slow."),
+        ("wing[SEP] [SEP]flow", "wing flow"),
+        ("wing[SEP][SEP]  [SEP] [SEP]flow", "wing flow"),
+        ("wing[SEP] [SEP][S[SEP]EP]flow", "wing flow"),
+        ("wing[SEP] [SEP][S[SEP]EP].", "wing."),
+        ("wing[SEP] [SEP], flow", "wing, flow"),
+        ("wing[SEP] [SEP]\nflow", "wing\nflow"),
+        ("wing[SEP]flow", "wingflow"),
+        ("wing[SEP][SEP]flow", "wingflow"),
+        ('"able able able able"', '""'),
         ("flow\u200bable\u200bable\u200bable\u200bable\u200b air", "flow air"),
         ("one\nable able able able\ntwo", "one\n\ntwo"),
         ("She was able to sign the contract.", "She was able to sign the contract."),
@@ -108,6 +118,12 @@ def test_a_cleaned_text_is_clean_and_removals_are_parts_of_the_original(cleaner,
         text = text[: removal.start] + text[removal.end :]
     assert text == once.text
     assert once.reported == tuple(find_spans(once.text, RULES))
+
+
+def test_the_space_that_stays_between_findings_is_in_no_removal():
+    text = "wing[SEP][SEP]  [SEP]flow"
+    removals = CLEANER.clean(text).removals
+    assert [text[removal.start : removal.end] for removal in removals] == ["[SEP]", "[SEP] ", "[SEP]"]
 
 
 def test_what_is_nested_too_deeply_to_be_ordinary_is_reported():
@@ -284,6 +300,11 @@ def test_a_cleaner_is_read_as_it_was_written(tmp_path):
     assert (tmp_path / "rules.json").read_bytes().isascii()
 
 
+def test_rules_that_were_written_before_special_tokens_were_normalised_are_read(tmp_path):
+    (tmp_path / "rules.json").write_text(without("normalized_specials"), "utf-8")
+    assert Cleaner.from_file(tmp_path / "rules.json").rules == RULES
+
+
 def damaged(entry, value):
     document = CLEANER.to_json()
     return json.dumps(document | {"rules": document["rules"] | {entry: value}})
@@ -317,7 +338,11 @@ def charsmap(content):
         (damaged("normalizer", charsmap(b"\4\0\0\0" + b"\xff" * 4)), ["normalizer"]),
         (damaged("allowed", ["\ud800"]), ["allowed", r"'\ud800'"]),
         (without("version"), ["version"]),
-        *((without(field.name), [repr(field.name)]) for field in fields(CleaningRules)),
+        *(
+            (without(field.name), [repr(field.name)])
+            for field in fields(CleaningRules)
+            if field.name != "normalized_specials"
+        ),
     ],
 )
 def test_a_file_that_is_no_cleaner_is_refused(tmp_path, content, values):

@@ -1,6 +1,7 @@
 """What is found in texts with planted copies, and what is left alone in natural ones."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -101,6 +102,42 @@ def test_many_copies_are_a_guess_unless_they_keep_company():
 def test_special_tokens_are_found_as_the_tokenizer_reads_them():
     text = "<|endof<|endoftext|>text|> ［ＳＥＰ］ air [SEP][SEP] [S\u200bEP] [sep]"
     assert [span_text for span_text, kind, _ in found(text)] == ["<|endoftext|>", "[SEP]", "[SEP]"]
+
+
+NORMALIZED = CleaningRules(
+    specials=("<unk>", "<s>", "[SEP]"), normalized_specials=("<unk>", "<s>"), normalizer=BERT
+)
+
+
+@pytest.mark.parametrize("spelling", ["<UNK>", "<Unk>", "<ünk>", "<u\u0308nk>", "<u\u200bnk>", "<unk>"])
+def test_special_tokens_that_are_normalised_are_found_in_every_spelling(spelling):
+    text = f"the {spelling} river{spelling}[sep] <un[SEP]k> < unk >"
+    spans = find_spans(text, NORMALIZED)
+    assert [(text[span.start : span.end], span.what, span.fix) for span in spans] == [
+        (spelling, "<unk>", Fix.SAFE),
+        (spelling, "<unk>", Fix.SAFE),
+        ("[SEP]", "[SEP]", Fix.NONE),
+    ]
+
+
+def test_a_normaliser_that_treats_characters_together_makes_no_special_token():
+    nfc = kinds.description_of(kinds.tokenizer_with(kinds.normalizers_of_models()["byte-level, NFC"]))
+    rules = CleaningRules(specials=("[MASK]",), normalized_specials=("[MASK]",), normalizer=nfc)
+    assert found("[MAS\u212a] [MASK\u0327] [MA\u0308SK]", rules) == [("[MAS\u212a]", SpanKind.SPECIAL, 1)]
+
+
+@pytest.mark.parametrize(
+    "text", ["`<UNK>`", "[<UNK>](x.html)", "&lt;UNK&gt;", "<P><S>a</S> <S>b</S> <S>c</S></P>"]
+)
+def test_other_spellings_stay_where_special_tokens_do(text):
+    spans = find_spans(text, NORMALIZED)
+    assert {span.fix for span in spans} == {Fix.NONE}
+
+
+@pytest.mark.parametrize("allowed", ["<unk>", "<UNK>"])
+def test_an_allowed_special_token_that_is_normalised_is_allowed_in_every_spelling(allowed):
+    rules = replace(NORMALIZED, words=("<unk>",), allowed=(allowed,))
+    assert find_spans("<unk> <UNK> <Unk> <ünk> <unk> the river", rules) == []
 
 
 @pytest.mark.parametrize(("copies", "kind"), [(2, SpanKind.SPECIAL), (3, SpanKind.FLAGGED)])

@@ -1,5 +1,6 @@
 """A run folder that somebody has damaged is refused when it is opened, with what writes it again."""
 
+import json
 import shutil
 
 import polars as pl
@@ -53,6 +54,18 @@ def test_a_damaged_file_is_written_again_by_the_command_that_the_error_names(
             open_whole(run_copy)
     detect(encoder, sentences=planted.small_corpus(), settings=planted.SMALL, out=run_copy)
     assert open_whole(run_copy) == rules_of_run(small_run)
+
+
+def test_special_tokens_that_are_normalised_are_recorded_also_in_a_run_that_lacks_them(run_copy, encoder):
+    path = run_copy / "normalizer.json"
+    record = json.loads(path.read_text("utf-8"))
+    assert record.pop("normalized_specials") == []
+    path.write_text(json.dumps(record), "utf-8")
+    assert open_run(run_copy).normalized_specials == ()
+    detect(encoder, sentences=planted.small_corpus(), settings=planted.SMALL, out=run_copy)
+    assert json.loads(path.read_text("utf-8"))["normalized_specials"] == []
+    path.write_text(json.dumps(record | {"normalized_specials": ["[SEP]"]}), "utf-8")
+    assert rules_of_run(open_run(run_copy)).normalized_specials == ("[SEP]",)
 
 
 def test_a_run_without_its_record_is_a_damaged_run_and_no_model(run_copy):

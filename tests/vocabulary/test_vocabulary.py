@@ -5,7 +5,7 @@ import csv
 import polars as pl
 import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
-from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
+from transformers import AddedToken, ByT5Tokenizer, PreTrainedTokenizerFast
 
 import tiny
 from naming import naming
@@ -20,10 +20,12 @@ from stickytoken.vocabulary import (
     Vocabulary,
     WordMark,
     categorize,
+    find_normalized_specials,
     frame_with_special,
     kind_of,
     match_benign,
     script_of,
+    special_tokens,
     word_mark,
 )
 
@@ -128,6 +130,22 @@ TOKENIZERS = {
 @pytest.fixture(params=TOKENIZERS)
 def tokenizer(request):
     return TOKENIZERS[request.param]()
+
+
+def test_special_tokens_that_are_read_from_other_spellings_are_found_by_trying():
+    wordpiece = tiny.wordpiece_tokenizer()
+    wordpiece.add_special_tokens(
+        {"additional_special_tokens": [AddedToken("<gap>", normalized=True, special=True)]}
+    )
+    expected_by_tokenizer = {
+        wordpiece: ["<gap>"],
+        unigram(): ["<s>", "</s>", "<unk>"],  # NFKC, and they are pieces of the vocabulary, too
+        byte_level(add_prefix_space=False): [],
+    }
+    for tokenizer, expected in expected_by_tokenizer.items():
+        adapted = HuggingFaceTokenizer(tokenizer)
+        specials = {token.id: token.text for token in special_tokens(categorize(adapted), adapted)}
+        assert sorted(find_normalized_specials(specials, adapted)) == sorted(expected)
 
 
 def slow_entries(tokenizer, special_ids):

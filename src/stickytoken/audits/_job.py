@@ -22,7 +22,7 @@ from stickytoken.settings.reading import ColumnChoice, columns_of
 from stickytoken.unit_vectors import Similarity
 
 # Increase this version when the same inputs no longer give the same numbers.
-_IDENTITY_VERSION = 14
+_IDENTITY_VERSION = 15
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,10 @@ def make_record(
         inputs["similarity"] = similarity.value
     if job.candidates.named_ids is not None:
         inputs["tokens"] = job.candidates.named_ids
-    # Of the cleaner's rules, only these are chosen by the user. All others come from the run.
     rules = job.cleaner.rules
+    if rules.normalized_specials:  # a run of an earlier version records them when it is opened by `detect`
+        inputs["normalized_specials"] = list(rules.normalized_specials)
+    # Of the cleaner's rules, only these are chosen by the user. All others come from the run.
     if rules.allowed or rules.known:
         inputs["accepted"] = digest([sorted(rules.allowed), sorted(rules.known)])
     # The model is the one of the run, so its identity is in the record of the run.

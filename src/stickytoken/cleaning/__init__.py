@@ -318,6 +318,12 @@ class _Draft:
             group_start, group_end = _extend_to_space(self.text, starts[first], ends[stop - 1])
             removal_starts = [group_start, *starts[first + 1 : stop]]
             removal_ends = [*starts[first + 1 : stop], group_end]
+            if _would_join(self.text, group_start, group_end):
+                # One of the spaces that separated the two sides stays.
+                for index in range(first, stop - 1):
+                    if ends[index] < starts[index + 1]:
+                        removal_ends[index - first] -= 1
+                        break
             for span, start, end in zip(spans[first:stop], removal_starts, removal_ends, strict=True):
                 original_start = self._find_in_original(start)
                 # Map the last removed character, not `end`: between the two, an earlier round may have
@@ -395,6 +401,15 @@ def _extend_to_space(text: str, start: int, end: int) -> tuple[int, int]:
     elif before == " " and (after.isspace() or after in _CLOSING):
         start -= 1
     return start, end
+
+
+def _would_join(text: str, start: int, end: int) -> bool:
+    """Return whether removing a part of a text joins two sides that a space may separate."""
+    if start == 0 or end == len(text):
+        return False
+    before = text[start - 1]
+    after = text[end]
+    return not before.isspace() and not after.isspace() and after not in _CLOSING
 
 
 CleanerSource: TypeAlias = "Cleaner | Run | str | Path | Mapping[str, Any]"

@@ -125,6 +125,7 @@ class UnitReader:
         ascii_literals = [text for text in self._literals if text.isascii()]
         case = re.IGNORECASE if self._folds_case else re.NOFLAG
         self._ascii_units = re.compile(_make_literal_or_word_pattern(ascii_literals, _ASCII_WORD), case)
+        self._key_of_character = _KeyOfCharacter(self.key_of)
         # What `_divide` has returned for each word.
         self._key_or_parts: dict[str, str | tuple[Part, ...]] = {}
 
@@ -150,6 +151,17 @@ class UnitReader:
     def key_of(self, word: str) -> str:
         """Return the key of a word, in which placeholders may stand for an entity."""
         return self._key_function(word.replace(PAD, "") if PAD in word else word)
+
+    def normalise(self, text: str) -> str:
+        """Return a text normalised character by character."""
+        return text.translate(self._key_of_character)
+
+    def find_positions(self, text: str) -> list[int]:
+        """Return the offset of each character of what `normalise` returns, and the length of the text."""
+        positions: list[int] = []
+        for index, character in enumerate(text):
+            positions += [index] * len(self._key_of_character[ord(character)])
+        return [*positions, len(text)]
 
     def keys(self, text: str) -> list[str] | None:
         """Return the keys of all units of a text, twice as fast as `read`.
@@ -235,16 +247,25 @@ class UnitReader:
 
         The result is None if the offsets are unknown.
         """
-        positions: list[int] = []
-        normalised_by_character = ""
-        for index, character in enumerate(word):
-            normalised_character = self.key_of(character)
-            normalised_by_character += normalised_character
-            positions += [index] * len(normalised_character)
-        if normalised_by_character == key:
-            return [*positions, len(word)]
+        if self.normalise(word) == key:
+            return self.find_positions(word)
         # The normaliser doesn't treat one character after the other, but may still have kept their number.
         return range(len(word) + 1) if len(key) == len(word) else None
+
+
+class _KeyOfCharacter(dict[int, str]):
+    """The key of each character, by its code point, as `str.translate` looks it up."""
+
+    def __init__(self, key_of: Callable[[str], str]) -> None:
+        self._key_of = key_of
+
+    def __missing__(self, code_point: int) -> str:
+        character = chr(code_point)
+        # White space stays. So does half of a character in UTF-16, which the tokenizers library doesn't take.
+        stays = character.isspace() or "\ud800" <= character <= "\udfff"
+        key = character if stays else self._key_of(character)
+        self[code_point] = key
+        return key
 
 
 def _make_copies_pattern(group_name: str, copy_pattern: str) -> str:

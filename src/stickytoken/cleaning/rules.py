@@ -40,6 +40,8 @@ class CleaningRules:
     Attributes:
         words: Texts of flagged vocabulary entries, also of special tokens.
         specials: Texts that a tokenizer reads as special tokens.
+        normalized_specials: Those of ``specials`` that it also reads from other spellings, such as ``<UNK>``,
+            which the normaliser makes equal.
         longest_run: Maximum number of times that a word or short phrase may occur in a row.
         normalizer: The normaliser of the model's tokenizer, in JSON as the tokenizers library writes it. It
             decides which spellings of a word are the same to the model. If None, it isn't known, and only
@@ -55,6 +57,7 @@ class CleaningRules:
 
     words: tuple[str, ...] = ()
     specials: tuple[str, ...] = WELL_KNOWN_SPECIALS
+    normalized_specials: tuple[str, ...] = ()
     longest_run: int = 3
     normalizer: str | None = None
     allowed: tuple[str, ...] = ()
@@ -64,7 +67,7 @@ class CleaningRules:
         if self.normalizer is not None:
             _require_normalizer(self.normalizer)
         # Assigning to `self` is not possible, because the class is frozen.
-        for name in ("words", "specials", "allowed", "known"):
+        for name in ("words", "specials", "normalized_specials", "allowed", "known"):
             object.__setattr__(self, name, _require_texts(name, getattr(self, name)))
         object.__setattr__(self, "longest_run", whole_number("longest_run", self.longest_run, 2))
 
@@ -96,6 +99,7 @@ class CleaningRules:
             "version": _VERSION,
             "words": list(self.words),
             "specials": list(self.specials),
+            "normalized_specials": list(self.normalized_specials),
             "longest_run": self.longest_run,
             "normalizer": None if self.normalizer is None else json.loads(self.normalizer),
             "allowed": list(self.allowed),
@@ -118,6 +122,7 @@ class CleaningRules:
                 f"the rules have the version {shown(version)}, but this version of stickytoken reads version "
                 f"{_VERSION}: write them again with `stickytoken clean RUN --rules-out FILE`"
             )
+        value = {"normalized_specials": [], **value}  # rules that were written before it have no such entry
         field_names = [field.name for field in fields(cls)]
         unknown = sorted(str(name) for name in set(value) - {*field_names, "version"})
         missing = [name for name in field_names if name not in value]
@@ -247,5 +252,6 @@ def rules_of_run(run: Run) -> CleaningRules:
     return CleaningRules(
         words=tuple(dict.fromkeys(word for word in words if word)),  # a token may be nothing but a space
         specials=tuple(dict.fromkeys([*specials, *WELL_KNOWN_SPECIALS])),
+        normalized_specials=run.normalized_specials,
         normalizer=run.normalizer,
     )

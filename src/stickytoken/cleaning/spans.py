@@ -11,10 +11,11 @@ import re
 import unicodedata
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
+from typing import NamedTuple
 
 from stickytoken.cleaning import _copies, _markup
 from stickytoken.cleaning._units import UnitReader
@@ -140,6 +141,14 @@ def find_spans(text: str, rules: CleaningRules) -> list[Span]:
     return finder_of(rules).find(text)
 
 
+class _Special(NamedTuple):
+    """A special token in a text: the text that the rules list, and where it is written, in any spelling."""
+
+    what: str
+    start: int
+    end: int
+
+
 class SpanFinder:
     """Searches texts for the words, special tokens and repetitions that the rules describe."""
 
@@ -159,8 +168,13 @@ class SpanFinder:
         self._flagged = {
             key: word for key, word in self._reader.flagged.items() if key not in self._allowed_keys
         }
-        pattern = match_any(specials)
-        self._special_pattern = re.compile(pattern) if pattern else None
+        # Special tokens that the tokenizer reads from other spellings, too, are also found by their keys.
+        normalized_specials = specials.intersection(text.strip() for text in rules.normalized_specials)
+        self._special_of_key = {self._reader.key_of(text): text for text in sorted(normalized_specials)}
+        for key in self._allowed_keys.intersection(self._special_of_key):
+            specials.remove(self._special_of_key.pop(key))
+        self._special_pattern = _compile_any(specials)
+        self._special_key_pattern = _compile_any(self._special_of_key)
         # Minimum number of copies that form a repetition.
         self._fewest_repeated = rules.longest_run + 1
 
@@ -194,9 +208,43 @@ class SpanFinder:
 
     def find_only_specials(self, text: str) -> list[Span]:
         """Return the spans of special tokens, and look for nothing else."""
-        if self._special_pattern is None or not self._special_pattern.search(text):
+        if not self._locate_specials(text):
             return []
         return list(self._find_specials(text, _markup.view_of(text).protected))
+
+    def _locate_specials(self, text: str) -> list[_Special]:
+        """Return where special tokens are written in a text, in order and without overlaps.
+
+        As tokenizers do, this looks for them first as the rules spell them, and then in between for other
+        spellings.
+        """
+        if self._special_pattern is None:
+            return []
+        specials: list[_Special] = []
+        searched_to = 0
+        for match in self._special_pattern.finditer(text):
+            start, end = match.span()
+            specials += self._locate_other_spellings(text, searched_to, start)
+            specials.append(_Special(match[0], start, end))
+            searched_to = end
+        specials += self._locate_other_spellings(text, searched_to, len(text))
+        return specials
+
+    def _locate_other_spellings(self, text: str, first: int, last: int) -> Iterator[_Special]:
+        """Yield the special tokens that part of a text contains in a spelling that the rules don't list."""
+        if self._special_key_pattern is None:
+            return
+        part = text[first:last]
+        normalised_part = self._reader.normalise(part)
+        if not self._special_key_pattern.search(normalised_part):  # as in most texts
+            return
+        positions = self._reader.find_positions(part)
+        for match in self._special_key_pattern.finditer(normalised_part):
+            start = positions[match.start()]
+            end = positions[match.end() - 1] + 1
+            # The normaliser may treat several characters unlike one after the other.
+            if self._reader.key_of(part[start:end]) == match[0]:
+                yield _Special(self._special_of_key[match[0]], first + start, first + end)
 
     def _find_specials(self, text: str, protected: Sequence[tuple[int, int]]) -> Iterator[Span]:
         """Yield the special tokens of a text. No fix removes one that is part of markup.
@@ -204,28 +252,26 @@ class SpanFinder:
         ``protected`` has the start and end (exclusive) of all tags, addresses and code, in order and without
         overlaps.
         """
-        if self._special_pattern is None:
+        specials = self._locate_specials(text)
+        if not specials:
             return
         markup_starts = [start for start, _ in protected]
-        markup_texts = {text[start:end] for start, end in protected}
+        written = [text[special.start : special.end] for special in specials]
+        markup_texts = {text[start:end] for start, end in protected} - set(written)
         # "<pad>" looks like a tag, but no HTML has it. "<s>" may be either: it is taken for a tag, which
         # stays, if the text has tags that are no special tokens, and this one stands as tags do.
-        has_other_tags = any(
-            markup[0] == "<" and not self._special_pattern.fullmatch(markup) for markup in markup_texts
-        )
-        matches = list(self._special_pattern.finditer(text))
-        inserted = _find_inserted_specials(text, matches)
-        for number, match in enumerate(matches):
-            start, end = match.span()
+        has_other_tags = any(markup[0] == "<" for markup in markup_texts)
+        inserted = _find_inserted_specials(text, specials)
+        for number, (what, start, end) in enumerate(specials):
             nearest = bisect_right(markup_starts, start) - 1  # the last markup that does not begin later
             is_whole_markup = nearest >= 0 and protected[nearest] == (start, end)
             is_in_markup = nearest >= 0 and start < protected[nearest][1] and not is_whole_markup
-            may_be_html = is_whole_markup and has_other_tags and _markup.is_formatting_tag(match[0])
+            may_be_html = is_whole_markup and has_other_tags and _markup.is_formatting_tag(written[number])
             is_html = may_be_html and number not in inserted
-            is_link = match[0].startswith("[") and text.startswith("(", end)  # of Markdown
+            is_link = text[start] == "[" and text.startswith("(", end)  # of Markdown
             is_link = is_link or _markup.is_link_text(text, start, end)
             fix = Fix.NONE if is_in_markup or is_html or is_link else Fix.SAFE
-            span = _make_special_span(match[0], start, end, fix)
+            span = _make_special_span(what, start, end, fix)
             yield replace(span, is_html_tag=is_html and not is_link)
 
     def _find_specials_as_entities(self, text: str, padded: str) -> Iterator[Span]:
@@ -234,20 +280,19 @@ class SpanFinder:
         No fix removes such a token. ``padded`` is the text with decoded entities. It is as long as ``text``,
         because fillers follow each decoded entity, and replace markup that must stay.
         """
-        if self._special_pattern is None:
-            return
         fillers = (_markup.PAD, _markup.UNTOUCHABLE)
         # The offset in the text of each decoded character, and of the end.
         offsets = [offset for offset, character in enumerate(padded) if character not in fillers]
         decoded = "".join(padded[offset] for offset in offsets)
         offsets.append(len(text))
-        for match in self._special_pattern.finditer(decoded):
-            start, end = offsets[match.start()], offsets[match.end()]
+        for special in self._locate_specials(decoded):
+            start, end = offsets[special.start], offsets[special.end]
             written = text[start:end]
-            # A special token without entities is found by `_find_specials`. A match that contains markup,
-            # which fillers replace, is no special token.
-            if written != match[0] and html.unescape(written) == match[0]:
-                yield _make_special_span(match[0], start, end, Fix.NONE)
+            spelling = decoded[special.start : special.end]
+            # A special token without entities is found by `_find_specials`. One around markup, which fillers
+            # replace, is none.
+            if written != spelling and html.unescape(written) == spelling:
+                yield _make_special_span(special.what, start, end, Fix.NONE)
 
     def _find_flagged_in_markup(self, text: str, protected: Sequence[tuple[int, int]]) -> Iterator[Span]:
         """Yield the copies of flagged words in tags, addresses and code: in a row, or close together.
@@ -405,6 +450,12 @@ _PLACEHOLDERS = frozenset(("nan", "inf", "nil", "null", "none", "true", "false")
 # Maximum number of copies of a phrase in a hyphenated compound.
 _MOST_IN_COMPOUND = 4
 
+
+def _compile_any(texts: Iterable[str]) -> re.Pattern[str] | None:
+    pattern = match_any(texts)
+    return re.compile(pattern) if pattern else None
+
+
 finder_of = lru_cache(maxsize=32)(SpanFinder)
 
 
@@ -506,22 +557,22 @@ def _extend_to_outer_marks(
 _TAG = re.compile(r"<[^<>]*>")
 
 
-def _find_inserted_specials(text: str, matches: Sequence[re.Match[str]]) -> set[int]:
+def _find_inserted_specials(text: str, specials: Sequence[_Special]) -> set[int]:
     """Return which of the special tokens in a text, in order, can't be tags of HTML.
 
-    Returns their indices in ``matches``: of three or more in succession that are equal, or have nothing but
+    Returns their indices in ``specials``: of three or more in succession that are equal, or have nothing but
     marks and other tags between them, such as "<s> <s> <s>". A tag encloses words, and is closed before it is
     opened again: "<s>word</s> <s>word</s>".
     """
     inserted: set[int] = set()
     row: list[int] = []
-    for number, match in enumerate(matches):
+    for number, special in enumerate(specials):
         if number > 0:
-            previous = matches[number - 1]
-            if not _continues_row(previous[0], match[0], text[previous.end() : match.start()]):
+            previous = specials[number - 1]
+            if not _continues_row(previous.what, special.what, text[previous.end : special.start]):
                 row = []
                 # A tag that closes another behind words stays, even if copies follow.
-                if match[0] == previous[0].replace("<", "</"):
+                if special.what == previous.what.replace("<", "</"):
                     continue
         row.append(number)
         if len(row) >= _copies.FEWEST_CERTAIN:
@@ -539,7 +590,7 @@ def _continues_row(previous: str, tag: str, between: str) -> bool:
     element = re.escape(tag.strip("</>"))
     # A tag that opens one, with attributes, is no special token.
     counterpart = rf"<{element}[\s>]" if tag.startswith("</") else f"</{element}>"
-    return tag == previous and re.search(counterpart, between) is None
+    return tag == previous and re.search(counterpart, between, re.IGNORECASE) is None
 
 
 def _make_special_span(special: str, start: int, end: int, fix: Fix) -> Span:

@@ -202,7 +202,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
                 confirm_answers(encoder)
                 held.finish(held.record.model_copy(update={"result": result}))
         run = open_run(folder.path)
-        record_normalizer(run.path, tokenizer)
+        record_normalizer(run, tokenizer)
     return run
 
 

@@ -42,7 +42,7 @@ from stickytoken.methods.wording import Harm
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import Similarity
 from stickytoken.validation import file_path, visible, whole_number
-from stickytoken.vocabulary import NormalizingTokenizer, RoundTripTokenizer
+from stickytoken.vocabulary import NormalizingTokenizer, RoundTripTokenizer, find_normalized_specials
 
 # Maximum number of sticky tokens that a notebook shows of a run.
 _ROWS_IN_NOTEBOOK = 20
@@ -223,6 +223,15 @@ class Run:
         return None if record is None else json.dumps(record.normalizer)
 
     @property
+    def normalized_specials(self) -> tuple[str, ...]:
+        """Texts of the special tokens that the tokenizer also reads from other spellings, such as ``<UNK>``.
+
+        Empty if they aren't known.
+        """
+        record = self._folder.read_record(NORMALIZER_FILE, NormalizerRecord)
+        return () if record is None else tuple(record.normalized_specials or ())
+
+    @property
     def plan(self) -> base.PlanRecord:
         """The plan of the run: what the method computed from model and corpus before it measured any token.
 
@@ -363,16 +372,23 @@ class NormalizerRecord(Record):
     """normalizer.json: the normaliser of the tokenizer, which cleaning compares words with."""
 
     normalizer: dict[str, Any]
+    # Texts of the special tokens that are also read from other spellings; null in a file of an earlier
+    # version.
+    normalized_specials: list[str] | None = None
 
 
-def record_normalizer(path: Path, tokenizer: RoundTripTokenizer) -> None:
-    """Write normalizer.json into a run folder, unless the normaliser isn't known or the file exists."""
-    if not isinstance(tokenizer, NormalizingTokenizer) or (path / NORMALIZER_FILE).exists():
+def record_normalizer(run: Run, tokenizer: RoundTripTokenizer) -> None:
+    """Write normalizer.json into a run folder, unless the normaliser isn't known or the file is complete."""
+    normalizer = tokenizer.normalizer if isinstance(tokenizer, NormalizingTokenizer) else None
+    if normalizer is None:
         return
-    normalizer = tokenizer.normalizer
-    if normalizer is not None:
-        record = NormalizerRecord(normalizer=json.loads(normalizer))
-        RunFolder(path).write_record(NORMALIZER_FILE, record)
+    folder = RunFolder(run.path)
+    record = folder.read_record(NORMALIZER_FILE, NormalizerRecord)
+    if record is None or record.normalized_specials is None:
+        specials = run.vocabulary.filter("special").select("token_id", "decoded")
+        normalized_specials = find_normalized_specials(dict(specials.iter_rows()), tokenizer)
+        record = NormalizerRecord(normalizer=json.loads(normalizer), normalized_specials=normalized_specials)
+        folder.write_record(NORMALIZER_FILE, record)
 
 
 # The model of a run, loaded again.
