@@ -15,7 +15,7 @@ from stickytoken.audits._job import AuditJob
 from stickytoken.audits._stuffing import Stuffed
 from stickytoken.audits._tokens import choose_tokens, predict_push_by_id
 from stickytoken.audits.results import AuditRecord, AuditResultRecord
-from stickytoken.encoders.protocol import confirm_answers
+from stickytoken.encoders.protocol import confirm_answers, is_behind_endpoint
 from stickytoken.insertion import Token
 from stickytoken.intervals import Interval, Intervals
 from stickytoken.measurement import resume
@@ -74,8 +74,7 @@ def measure(job: AuditJob, runner: Runner, held: resume.Resumed[AuditRecord]) ->
     # would have two chances to be flagged by accident.
     may_push = []
     # Behind an endpoint every text costs, and the estimate that the user has confirmed has no such texts.
-    is_behind_endpoint = job.encoder.device == "endpoint"
-    if len(positions.further) > len(positions.of_all) and not is_behind_endpoint:
+    if len(positions.further) > len(positions.of_all) and not is_behind_endpoint(job.encoder):
         may_push = _find_tokens_that_may_push(job, stuffed)
     if may_push:
         larger_panel = _stuffing.prepare_panel(
