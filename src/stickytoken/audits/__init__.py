@@ -142,8 +142,7 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
             if stored_vectors is not None:
                 compared_index = _index.compare_stored(index, stored_vectors, model, settings)
                 job = replace(job, index=compared_index)
-            # The record has a result if a table of a finished audit was deleted. It is measured again.
-            held.prepare(held.record.model_copy(update={"result": None}))
+            held.prepare(held.record)
             folder.begin()
             with chosen_engine(engine, model) as opened_engine:
                 runner = Runner(opened_engine, folder, progress, _stuffing.SHARD_TEXTS)

@@ -187,8 +187,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
                     # The shards of an interrupted session can be read only if they have the same size. So the
                     # device on which the run began decides, which its record names first.
                     shard_probes = shard_probes_for(held.record.model.device)
-                # The record has a result if a file of a finished run was deleted. It is measured again.
-                held.prepare(held.record.model_copy(update={"result": None}))
+                held.prepare(held.record)
                 runner = Runner(opened, folder, progress, shard_probes)
                 # An interrupted session may have left its plan.
                 plan = folder.read_plan(record.method) or _make_plan(question.method, job, runner)
