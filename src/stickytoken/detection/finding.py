@@ -23,14 +23,12 @@ from stickytoken.encoders.endpoint.encoder import EndpointEncoder
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity, is_behind_endpoint
 from stickytoken.errors import InputError, RunError, reading
 from stickytoken.loading import AnyModel
-from stickytoken.machine import digest
+from stickytoken.machine import RUNS_FOLDER, digest
 from stickytoken.measurement import resume, store
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
 from stickytoken.measurement.ray_engine import EngineChoice
 from stickytoken.methods.base import Scope
 from stickytoken.settings.profile import RuleSettings
-
-DEFAULT_FOLDER = Path("runs")
 
 
 class FoundRun(NamedTuple):
@@ -49,7 +47,7 @@ class FoundRun(NamedTuple):
 
 def find_run(
     source: AnyModel | Run,
-    runs: Path = DEFAULT_FOLDER,
+    runs: Path = RUNS_FOLDER,
     revision: str | None = None,
     progress: ProgressCallback = ignore_progress,
     engine: EngineChoice = "local",
@@ -168,7 +166,7 @@ def _name_new_folder(model: str, identity: EncoderIdentity, runs: Path) -> Path 
             "vocabulary with the default method: pass the folder that holds your runs, or pass this run "
             "instead of the model"
         )
-    if runs == DEFAULT_FOLDER:
+    if runs == RUNS_FOLDER:
         return None  # `detect` chooses it
     folder_identity = digest([asdict(identity), resume.package_versions()["stickytoken"]])
     return runs / store.default_folder(model, "check", folder_identity).name
