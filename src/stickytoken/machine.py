@@ -1,4 +1,4 @@
-"""The cache folder, process-wide settings, the number of cores, hashes and precisions; no model is needed."""
+"""What needs no model: folders of cache and runs, process-wide settings, cores, hashes and precisions."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 _LOG = logging.getLogger("stickytoken")
+
+RUNS_FOLDER = Path("runs")
+"""The folder, below the current one, that holds run folders unless a user names another."""
 
 
 def cache_folder() -> Path:

@@ -4,19 +4,23 @@ import dataclasses
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from stickytoken import data
+from stickytoken import data, detection
 from stickytoken.data import PairCorpus, SentencePair, collect_sentences, corpus_fingerprint, text_kinds
 from stickytoken.data.collection import bundled_collection
-from stickytoken.detection import IDENTITY_VERSION, identity_parts
+from stickytoken.detection import IDENTITY_VERSION, _make_record
 from stickytoken.encoders.protocol import EncoderIdentity
 from stickytoken.insertion import Insertion, Token
+from stickytoken.loading import load_encoder
 from stickytoken.machine import Precision, digest
 from stickytoken.measurement.resume import differences
 from stickytoken.methods import SETTINGS_OF_METHOD
+from stickytoken.methods.base import Job, Scope
 from stickytoken.methods.std import Scores, StdSettings
 from stickytoken.settings.profile import Measuring, ProfileSettings
+from stickytoken.vocabulary import categorize
 
 ENCODER = EncoderIdentity(
     weights="aa", tokenizer="bb", modules="cc", prompt="", dtype="float32", max_length=64, dimension=32
@@ -25,8 +29,15 @@ TOKENS = [Token(5, "the"), Token(9, " a")]
 PROFILE = ProfileSettings(insertion=Insertion.IDS)
 
 
-def parts(encoder=ENCODER, method="std", chosen=None, corpus="dd", tokens=None):
-    return identity_parts(encoder, method, chosen or StdSettings(), corpus, tokens)
+def parts(model=ENCODER, method="std", chosen=None, texts=("a b", "c d"), tokens=None):
+    """Return the identity parts in the record of a run; what its encoder computes doesn't matter."""
+    encoder = load_encoder(lambda texts: np.ones((len(texts), 4), np.float32), candidates=["river"])
+    corpus = collect_sentences(list(texts), "test")
+    vocabulary = categorize(encoder.tokenizer)
+    scope = Scope.WHOLE if tokens is None else Scope.NAMED
+    tokens = tokens or vocabulary.available
+    job = Job(encoder, chosen or StdSettings(), corpus, vocabulary, tokens, scope=scope)
+    return _make_record(job, method, model).identity_parts
 
 
 def other(value):
@@ -50,19 +61,19 @@ def changes(whole):
 
 CHANGED = {
     **{
-        f"settings.{name} of {method}": (f"settings.{name}", parts(method=method, chosen=changed))
+        f"settings.{name} of {method}": (f"settings.{name}", {"method": method, "chosen": changed})
         for method, default in (("std", StdSettings()), ("profile", PROFILE))
         for name, changed in changes(default)
     },
-    **{f"encoder.{name}": (f"encoder.{name}", parts(encoder=changed)) for name, changed in changes(ENCODER)},
-    "corpus": ("corpus", parts(corpus="de")),
-    "tokens": ("tokens", parts(tokens=TOKENS)),
-    "version": ("version", parts() | {"version": 99}),
+    **{f"encoder.{name}": (f"encoder.{name}", {"model": changed}) for name, changed in changes(ENCODER)},
+    "corpus": ("corpus", {"texts": ("a b", "c e")}),
+    "tokens": ("tokens", {"tokens": TOKENS}),
 }
 
 
-@pytest.mark.parametrize(("name", "changed"), CHANGED.values(), ids=CHANGED)
-def test_everything_that_can_change_numbers_changes_the_identity_and_is_named(name, changed):
+@pytest.mark.parametrize(("name", "change"), CHANGED.values(), ids=CHANGED)
+def test_everything_that_can_change_numbers_changes_the_identity_and_is_named(name, change):
+    changed = parts(**change)
     plain = parts(method="profile", chosen=PROFILE) if changed["method"] == "profile" else parts()
     assert digest(changed) != digest(plain)
     for changed_names in (differences(changed, plain), differences(plain, changed)):
@@ -70,6 +81,12 @@ def test_everything_that_can_change_numbers_changes_the_identity_and_is_named(na
         assert all(
             changed_name == name or changed_name.startswith(f"{name}.") for changed_name in changed_names
         )
+
+
+def test_another_version_is_another_identity(monkeypatch):
+    plain = parts()
+    monkeypatch.setattr(detection, "IDENTITY_VERSION", IDENTITY_VERSION + 1)
+    assert differences(plain, parts()) == ["version"]
 
 
 @pytest.mark.parametrize("settings", [settings_class() for settings_class in SETTINGS_OF_METHOD.values()])

@@ -14,10 +14,11 @@ from stickytoken.cleaning.rules import CleaningRules, rules_of_run
 from stickytoken.data.documents import DocumentSource, NamedColumns, open_documents
 from stickytoken.detection.finding import find_run
 from stickytoken.detection.naming import TokenSource
-from stickytoken.detection.run import Run, encoder_for, rule_of
+from stickytoken.detection.run import Run, encoder_for
 from stickytoken.encoders import protocol
 from stickytoken.insertion import Insertion
 from stickytoken.loading import AnyModel, load_encoder
+from stickytoken.machine import RUNS_FOLDER
 from stickytoken.measurement import engine as engines, resume, store
 from stickytoken.measurement.ray_engine import EngineChoice, chosen_engine
 from stickytoken.measurement.store import ResultFolder
@@ -43,7 +44,7 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
     known: str | Path | None = None,
     tokens: TokenSource | None = None,
     encoder: AnyModel | None = None,
-    runs: str | Path = "runs",
+    runs: str | Path = RUNS_FOLDER,
     settings: AuditSettings | None = None,
     out: str | Path | None = None,
     engine: EngineChoice = "local",
@@ -115,14 +116,14 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
         source = load_encoder(source)
     if encoder is not None:
         encoder = load_encoder(encoder)
-    for loaded_model in (source, encoder):
-        if settings.insertion is not None and protocol.is_encoder(loaded_model):
-            require_insertion(loaded_model, settings.insertion)
-    run, encoder_of_run, notes = find_run(source, file_path("runs", runs), progress=progress, engine=engine)
+    for passed in (source, encoder):
+        if settings.insertion is not None and protocol.is_encoder(passed):
+            require_insertion(passed, settings.insertion)
+    run, model, notes = find_run(source, file_path("runs", runs), progress=progress, engine=engine)
     # If `find_run` had to load the model, it has compared it with the run. Any other model is compared here.
-    if encoder is not None or encoder_of_run is None:
-        encoder_of_run = encoder_for(encoder, run, "audit")
-    model = protocol.require_words(encoder_of_run, "audit")
+    if encoder is not None or model is None:
+        model = encoder_for(encoder, run, "audit")
+    model = protocol.require_words(model, "audit")
     texts_only = not protocol.reads_ids(model)
     settings, insertion_notes = _insert_as_the_run(settings, run, texts_only=texts_only)
     notes = [*notes, *insertion_notes]
@@ -133,7 +134,7 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
         documents, queries, column, source_column, model, settings, cleaner, stored_vectors
     )
     _stuffing.require_queries(index, settings)
-    job = _job.AuditJob(run, model, settings, rule_of(run), candidates, index, cleaner)
+    job = _job.AuditJob(run, model, settings, candidates, index, cleaner)
     record = _job.make_record(job, documents, column, allow, known, notes)
     folder_path = out or run.path / store.folder_name(results.AUDIT, record.identity)
     folder = ResultFolder(folder_path, began)
@@ -142,8 +143,7 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
             if stored_vectors is not None:
                 compared_index = _index.compare_stored(index, stored_vectors, model, settings)
                 job = replace(job, index=compared_index)
-            # The record has a result if a table of a finished audit was deleted. It is measured again.
-            held.prepare(held.record.model_copy(update={"result": None}))
+            held.prepare(held.record)
             folder.begin()
             with chosen_engine(engine, model) as opened_engine:
                 runner = Runner(opened_engine, folder, progress, _stuffing.SHARD_TEXTS)

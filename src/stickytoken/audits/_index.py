@@ -71,6 +71,17 @@ class Queries:
     answers_source: str
     own_documents: Mapping[int, frozenset[int]] = field(default_factory=dict)
 
+    def with_duplicates(self, duplicates: Mapping[int, Sequence[int]]) -> Queries:
+        """Return these queries, with the duplicates of all documents that answer one or are one."""
+        return replace(
+            self,
+            answers=[_with_duplicates(positions, duplicates) for positions in self.answers],
+            own_documents={
+                query: _with_duplicates(positions, duplicates)
+                for query, positions in self.own_documents.items()
+            },
+        )
+
     def find_lacking(self, token: Token) -> NDArray[np.bool_]:
         """Return whether each query lacks the token. A document with copies may well answer a query that has
         it.
@@ -166,36 +177,18 @@ def read_index(
     if queries is None and isinstance(source, (str, Path)):
         queries_of_beir = Path(source).expanduser() / QUERIES
         queries = queries_of_beir if queries_of_beir.is_file() else None
-    judged_queries = _read_judged_queries(queries, settings)
-    answering_ids = {document_id for query in judged_queries for document_id in query.answering_ids}
-    if answering_ids.isdisjoint(document.id for document in documents):
-        judged_queries = []  # the judgements are of other documents
-    sampled = _sample_documents(documents, answering_ids, settings)
-    # Leave no room for copies here: the documents that receive copies are truncated again.
-    truncated_texts = fit_texts(
-        encoder,
-        [documents[number].text for number in sampled],
-        room=0,
-        insertion=settings.inserted_as,
-        name=collection.name,
-    )
-    # A text has no tokens if the tokenizer drops all of its characters.
-    truncated_by_number = {
-        number: text for number, text in zip(sampled, truncated_texts, strict=True) if text.content.words
-    }
+    judged_queries = _read_judged_queries(queries, documents, settings)
+
+    # Which documents are in the index, and where does the model truncate them?
+    sampled = _sample_documents(documents, judged_queries, settings)
+    truncated_by_number = _truncate_documents(documents, sampled, encoder, settings, collection.name)
     document_numbers = tuple(truncated_by_number)
+    truncated = tuple(truncated_by_number.values())
     indexed = [documents[number] for number in document_numbers]
-    duplicates = _find_duplicates(
-        [text.as_probe(settings.inserted_as) for text in truncated_by_number.values()]
-    )
-    distinct = frozenset(
-        position for position in range(len(indexed)) if duplicates.get(position, [position])[0] == position
-    )
-    if len(distinct) <= 2 * TOP:  # otherwise, every top 10 would have half of the documents or more
-        raise InputError(
-            f"{collection.name} has {counted(len(distinct), 'document')} with different texts: to rank the "
-            f"top {TOP}, pass more than {2 * TOP}"
-        )
+    duplicates = _find_duplicates([text.as_probe(settings.inserted_as) for text in truncated])
+    distinct = _find_distinct(len(indexed), duplicates, collection.name)
+
+    # Which queries are searched, and which documents answer them?
     if judged_queries:
         chosen_queries = _locate_answers(judged_queries, indexed, Path(str(queries)).name)
     else:
@@ -210,14 +203,7 @@ def read_index(
             settings,
             cleaner,
         )
-    chosen_queries = replace(
-        chosen_queries,
-        answers=[_with_duplicates(positions, duplicates) for positions in chosen_queries.answers],
-        own_documents={
-            query: _with_duplicates(positions, duplicates)
-            for query, positions in chosen_queries.own_documents.items()
-        },
-    )
+    chosen_queries = chosen_queries.with_duplicates(duplicates)
     truncated_queries = fit_texts(
         in_role(encoder, Role.QUERY),
         chosen_queries.texts,
@@ -225,6 +211,7 @@ def read_index(
         insertion=settings.inserted_as,
         name=chosen_queries.source,
     )
+
     stored_vectors = None if vectors is None else vectors.of(indexed)
     without_text = len(readable) - len(documents)
     without_tokens = len(sampled) - len(document_numbers)
@@ -232,7 +219,7 @@ def read_index(
         name=collection.name if not isinstance(source, (str, Path)) else Path(source).absolute().name,
         read=len(readable),
         documents=len(document_numbers),
-        cut=sum(text.cut for text in truncated_by_number.values()),
+        cut=sum(text.cut for text in truncated),
         blank=without_text + without_tokens,
         skipped=len(skipped),
         skipped_first=f"{skipped[0].place}: {skipped[0].reason}" if skipped else None,
@@ -249,12 +236,35 @@ def read_index(
         documents=documents,
         document_numbers=document_numbers,
         queries=chosen_queries,
-        truncated=tuple(truncated_by_number.values()),
+        truncated=truncated,
         truncated_queries=tuple(truncated_queries),
         duplicates=duplicates,
         distinct=distinct,
         stored=stored_vectors,
     )
+
+
+def _truncate_documents(
+    documents: Sequence[Document],
+    numbers: Sequence[int],
+    encoder: WordEncoder,
+    settings: AuditSettings,
+    name: str,
+) -> dict[int, FittedText]:
+    """Return the documents with these numbers, truncated where the model truncates them, keyed by number.
+
+    Documents without tokens are left out. ``name`` is the name of the collection.
+    """
+    # Leave no room for copies here: the documents that receive copies are truncated again.
+    truncated = fit_texts(
+        encoder,
+        [documents[number].text for number in numbers],
+        room=0,
+        insertion=settings.inserted_as,
+        name=name,
+    )
+    # A text has no tokens if the tokenizer drops all of its characters.
+    return {number: text for number, text in zip(numbers, truncated, strict=True) if text.content.words}
 
 
 def _find_duplicates(probes: Sequence[Probe]) -> dict[int, list[int]]:
@@ -264,17 +274,37 @@ def _find_duplicates(probes: Sequence[Probe]) -> dict[int, list[int]]:
     return {index: group for group in groups.values() if len(group) > 1 for index in group}
 
 
+def _find_distinct(count: int, duplicates: Mapping[int, Sequence[int]], name: str) -> frozenset[int]:
+    """Return the positions of documents with different texts; raise an InputError if there are too few.
+
+    Args:
+        count: number of documents in the index.
+        duplicates: positions of duplicates, as in `Index`.
+        name: name of the collection.
+    """
+    distinct = frozenset(
+        position for position in range(count) if duplicates.get(position, [position])[0] == position
+    )
+    if len(distinct) <= 2 * TOP:  # otherwise, every top 10 would have half of the documents or more
+        raise InputError(
+            f"{name} has {counted(len(distinct), 'document')} with different texts: to rank the top {TOP}, "
+            f"pass more than {2 * TOP}"
+        )
+    return distinct
+
+
 def _with_duplicates(positions: frozenset[int], duplicates: Mapping[int, Sequence[int]]) -> frozenset[int]:
     return positions.union(*(duplicates.get(position, ()) for position in positions))
 
 
 def _sample_documents(
-    documents: Sequence[Document], answering_ids: Collection[str], settings: AuditSettings
+    documents: Sequence[Document], judged_queries: Sequence[_JudgedQuery], settings: AuditSettings
 ) -> list[int]:
     """Return the numbers of the documents to index, ascending: all, or as many as the settings allow.
 
     Documents that answer a query are drawn first, because only they show whether queries still find answers.
     """
+    answering_ids = _collect_answering_ids(judged_queries)
     order = np.random.default_rng([settings.seed, len(documents)]).permutation(len(documents)).tolist()
     # The sort keeps the random order among documents that answer a query, and among the rest.
     order.sort(key=lambda number: documents[number].id not in answering_ids)
@@ -309,10 +339,17 @@ class _JudgedQuery(NamedTuple):
     own_id: str | None  # id of the document that the query is itself, as in ArguAna
 
 
-def _read_judged_queries(source: DocumentSource | None, settings: AuditSettings) -> list[_JudgedQuery]:
+def _collect_answering_ids(judged_queries: Sequence[_JudgedQuery]) -> frozenset[str]:
+    return frozenset[str]().union(*(query.answering_ids for query in judged_queries))
+
+
+def _read_judged_queries(
+    source: DocumentSource | None, documents: Sequence[Document], settings: AuditSettings
+) -> list[_JudgedQuery]:
     """Return the queries of a BEIR folder, or a random sample of them.
 
-    The list is empty unless ``source`` is the file of queries in such a folder, beside its judgements.
+    The list is empty unless ``source`` is the file of queries in such a folder, beside judgements of some of
+    these documents.
     """
     if not isinstance(source, (str, Path)):
         return []
@@ -326,7 +363,10 @@ def _read_judged_queries(source: DocumentSource | None, settings: AuditSettings)
         answering_ids = frozenset(document_id for document_id, score in scores.items() if score > 0)
         own_id = query_id if query_id in retrieval.unranked else None
         judged_queries.append(_JudgedQuery(text, answering_ids, own_id))
-    return _sample_queries(judged_queries, settings)
+    sampled = _sample_queries(judged_queries, settings)
+    if _collect_answering_ids(sampled).isdisjoint(document.id for document in documents):
+        return []  # the judgements are of other documents
+    return sampled
 
 
 def _sample_queries(queries: Sequence[AnyQuery], settings: AuditSettings) -> list[AnyQuery]:

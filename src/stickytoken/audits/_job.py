@@ -11,7 +11,7 @@ from stickytoken.audits._tokens import Candidates
 from stickytoken.audits.results import AuditRecord, RuleRecord
 from stickytoken.cleaning import Cleaner
 from stickytoken.data.documents import DocumentSource
-from stickytoken.detection.run import Run
+from stickytoken.detection.run import Run, rule_of
 from stickytoken.encoders.protocol import EncoderIdentity, WordEncoder, similarity_of
 from stickytoken.encoders.roles import identity_of_queries
 from stickytoken.machine import digest
@@ -33,7 +33,6 @@ class AuditJob:
         run: says what is known of the tokens.
         encoder: the model of the run.
         settings: settings of the audit.
-        rule: which tokens are sticky.
         candidates: the tokens that may be measured.
         index: the documents and queries.
         cleaner: finds the copies that documents have now.
@@ -42,10 +41,14 @@ class AuditJob:
     run: Run
     encoder: WordEncoder
     settings: AuditSettings
-    rule: RuleSettings
     candidates: Candidates
     index: Index
     cleaner: Cleaner
+
+    @property
+    def rule(self) -> RuleSettings:
+        """The thresholds of the run, which decide which tokens are sticky."""
+        return rule_of(self.run)
 
 
 def make_record(

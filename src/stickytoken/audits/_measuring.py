@@ -15,7 +15,7 @@ from stickytoken.audits._job import AuditJob
 from stickytoken.audits._stuffing import Stuffed
 from stickytoken.audits._tokens import choose_tokens, predict_push_by_id
 from stickytoken.audits.results import AuditRecord, AuditResultRecord
-from stickytoken.encoders.protocol import confirm_answers
+from stickytoken.encoders.protocol import confirm_answers, is_behind_endpoint
 from stickytoken.insertion import Token
 from stickytoken.intervals import Interval, Intervals
 from stickytoken.measurement import resume
@@ -58,7 +58,7 @@ def measure(job: AuditJob, runner: Runner, held: resume.Resumed[AuditRecord]) ->
     # What do copies of a token do to documents that have none?
     positions = _stuffing.choose_stuffed(index, numbers_with_copies, settings)
     search = _index.encode_index(index, job.encoder, settings, runner)
-    panel = _stuffing.prepare_panel(job, search, positions.of_all, runner, "without copies")
+    panel = _stuffing.prepare_panel(job, search, positions.for_every_token, runner, "without copies")
     predicted = predict_push_by_id(candidates, panel)
     copied_words = _copies.list_copied_words(scanned)
     group_by_id = choose_tokens(job.run, candidates, predicted, copied_words, settings)
@@ -70,23 +70,24 @@ def measure(job: AuditJob, runner: Runner, held: resume.Resumed[AuditRecord]) ->
         token_id: measured.push.value / ordinary_push if ordinary_push else None
         for token_id, measured in stuffed.items()
     }
+    measures_of_run = _join_run(list(stuffed), job.run.tokens)
     # A token that may push is judged by more documents, whether or not these few would flag it: otherwise, it
     # would have two chances to be flagged by accident.
     may_push = []
+    has_more_documents = len(positions.for_tokens_that_may_push) > len(positions.for_every_token)
     # Behind an endpoint every text costs, and the estimate that the user has confirmed has no such texts.
-    is_behind_endpoint = job.encoder.device == "endpoint"
-    if len(positions.further) > len(positions.of_all) and not is_behind_endpoint:
-        may_push = _find_tokens_that_may_push(job, stuffed)
+    if has_more_documents and not is_behind_endpoint(job.encoder):
+        may_push = _find_tokens_that_may_push(job, stuffed, measures_of_run)
     if may_push:
         larger_panel = _stuffing.prepare_panel(
-            job, search, positions.further, runner, "more without copies", panel.depth
+            job, search, positions.for_tokens_that_may_push, runner, "more without copies", panel.depth
         )
-        further = _stuffing.measure_stuffed(job, runner, may_push, larger_panel, "in more documents")
-        for token_id, in_more in further.items():
+        stuffed_in_more = _stuffing.measure_stuffed(job, runner, may_push, larger_panel, "in more documents")
+        for token_id, in_more in stuffed_in_more.items():
             # Which queries find their documents is not replaced: it is compared with all random tokens, and
             # few of these, if any, were measured in more documents.
             stuffed[token_id] = in_more._replace(found=stuffed[token_id].found)
-    token_rows = _make_token_rows(job, group_by_id, predicted, stuffed, times_ordinary)
+    token_rows = _make_token_rows(job, group_by_id, predicted, stuffed, measures_of_run, times_ordinary)
 
     # What do the copies do to the documents that have them? First sentences beside a user's queries, which
     # come last, do not count: they only show whether their own documents are found.
@@ -105,7 +106,7 @@ def measure(job: AuditJob, runner: Runner, held: resume.Resumed[AuditRecord]) ->
         count = counted(len(unmeasured_ids), "token")
         notes.append(f"{count} could not be measured, because the server gives no vector for a document")
     left_out = [token for token in tokens if token.id not in stuffed and token.id not in unmeasured_ids]
-    notes += _note_what_was_left_out(job, stuffed, left_out, len(positions.of_all))
+    notes += _note_what_was_left_out(job, stuffed, left_out, len(positions.for_every_token))
     is_found_without = panel.is_found  # one entry for each pair of a query and a document that answers it
     ordinary_found = _average_ordinary_found(token_rows)
     if ordinary_found == 0:
@@ -114,16 +115,19 @@ def measure(job: AuditJob, runner: Runner, held: resume.Resumed[AuditRecord]) ->
             f"({percent(float(is_found_without.mean()))} do without copies), so no token can be seen to hide "
             "documents: whether it does is judged by the run alone"
         )
+    further_ids = []
+    if may_push:
+        further_ids = [index.document_at(position).id for position in positions.for_tokens_that_may_push]
     result = AuditResultRecord(
         depth=panel.depth,
-        results_without=_stuffing.count_results_without(panel) / len(positions.of_all),
+        results_without=_stuffing.count_results_without(panel) / len(positions.for_every_token),
         ordinary_push=ordinary_push,
         answers=len(is_found_without),
         found_without=float(is_found_without.mean()) if len(is_found_without) else None,
         ordinary_found=ordinary_found,
-        stuffed_ids=[index.document_at(position).id for position in positions.of_all],
+        stuffed_ids=[index.document_at(position).id for position in positions.for_every_token],
         further_tokens=len(may_push),
-        further_ids=[index.document_at(position).id for position in positions.further] if may_push else [],
+        further_ids=further_ids,
         predicted=len(predicted),
         sticky=sum(row["verdict"] == Verdict.STICKY for row in token_rows),
         with_copies=scanned.result.found,
@@ -180,6 +184,7 @@ def _make_token_rows(
     group_by_id: Mapping[int, str],
     predicted: Mapping[int, float],
     stuffed: Mapping[int, Stuffed],
+    measures_of_run: pl.DataFrame,
     times_ordinary: Mapping[int, float | None],
 ) -> list[dict[str, Any]]:
     """Return the rows of tokens.parquet, worst first.
@@ -193,6 +198,7 @@ def _make_token_rows(
         group_by_id: the group of each token, keyed by token id, as the other mappings are.
         predicted: the predicted push; empty if the run allows no prediction.
         stuffed: what was measured.
+        measures_of_run: the columns `_COLUMNS_OF_RUN`, with one row per token in the order of ``stuffed``.
         times_ordinary: the push divided by that of the ordinary token.
     """
     vocabulary = job.candidates.vocabulary
@@ -200,7 +206,6 @@ def _make_token_rows(
     is_ordinary = np.array(
         [group_by_id[token_id] == results.ORDINARY for token_id in stuffed], dtype=np.bool_
     )
-    measures_of_run = _join_run(list(stuffed), job.run.tokens)
     rule_inputs = _collect_rule_inputs(measures_of_run, stuffed)
     lost_shares = compute_lost_shares(_collect_found(stuffed), is_ordinary)
     is_undecided = mark_undecided(rule_inputs, lost_shares, job.rule)
@@ -251,12 +256,14 @@ def _find_ordinary_push(stuffed: Mapping[int, Stuffed], group_by_id: Mapping[int
     return float(np.median(ordinary_pushes)) if ordinary_pushes else None
 
 
-def _find_tokens_that_may_push(job: AuditJob, stuffed: Mapping[int, Stuffed]) -> list[Token]:
+def _find_tokens_that_may_push(
+    job: AuditJob, stuffed: Mapping[int, Stuffed], measures_of_run: pl.DataFrame
+) -> list[Token]:
     """Return the tokens whose push reaches its threshold, even if the low end of its interval doesn't.
 
     They are measured in more documents, which narrows the interval.
     """
-    deviations = _join_run(list(stuffed), job.run.tokens)["vector_deviation"]
+    deviations = measures_of_run["vector_deviation"]
     needed = thresholds(deviations.fill_null(np.nan).to_numpy(), job.rule)[PUSH.key]
     return [
         measured.token

@@ -37,8 +37,8 @@ _SAMPLES_KEY = 4
 class StuffedDocuments(NamedTuple):
     """Which documents receive copies, as ascending positions in the index."""
 
-    of_all: list[int]  # documents that receive copies of every token
-    further: list[int]  # documents that receive copies of the tokens that may push; they include ``of_all``
+    for_every_token: list[int]
+    for_tokens_that_may_push: list[int]  # includes those for every token
 
 
 def choose_stuffed(index: Index, with_findings: Collection[int], settings: AuditSettings) -> StuffedDocuments:
@@ -71,8 +71,8 @@ def choose_stuffed(index: Index, with_findings: Collection[int], settings: Audit
             "least two are needed to insert copies into"
         )
     return StuffedDocuments(
-        of_all=sorted(clean[: settings.stuffed]),
-        further=sorted(clean[: TIMES_FURTHER * settings.stuffed]),
+        for_every_token=sorted(clean[: settings.stuffed]),
+        for_tokens_that_may_push=sorted(clean[: TIMES_FURTHER * settings.stuffed]),
     )
 
 

@@ -275,32 +275,21 @@ def load_later(
     loading: ModelOptions | AnyModelOptions,
     run: RunRecord | None = None,
     moved_to: str | None = None,
+    *,
+    for_documents: bool = True,
 ) -> DeferredModel:
     """Return the model that `load` loads, for a function of the library that first checks everything else.
 
-    The arguments are those of `load`.
-
-    Raises:
-        InputError: The model is behind an endpoint, and ``loading`` says that the command needs the model
-            itself.
+    The arguments and errors are those of `load`.
     """
-    from stickytoken.loading import DeferredModel
-
-    name = _name_of_model(source, run, moved_to)
-    # This call raises an error if the command needs the model itself and the model is behind an endpoint.
-    is_behind_endpoint = _is_behind_endpoint(name, loading)
-    load_now = partial(load, source, loading, run, moved_to)
-    return DeferredModel(load_now, reads_texts_only=is_behind_endpoint)
+    return _ModelToLoad.named(source, loading, run, moved_to, for_documents=for_documents).defer()
 
 
-@console.bars_hidden()  # a spinner takes the place of the bars of the library, if it shows any
 def load(
     source: str,
     loading: ModelOptions | AnyModelOptions,
     run: RunRecord | None = None,
     moved_to: str | None = None,
-    *,
-    for_documents: bool = True,
 ) -> stickytoken.Encoder:
     """Load a model, or connect to a model behind an endpoint, and print how its texts are encoded.
 
@@ -309,78 +298,134 @@ def load(
         loading: The options that the user passed. Those that the user did not pass come from the run.
         run: The record of the run; None if `source` is a model.
         moved_to: Where the model of the run is now, if it has moved.
-        for_documents: Whether copies are put into documents. Otherwise, the texts have no role, and a model
-            behind an endpoint needs no tokenizer, because the vocabulary does not matter.
 
     Raises:
         InputError: The model is behind an endpoint, and ``loading`` says that the command needs the model
-            itself.
+            itself; or it is not, and the user passed an option that only such models have.
     """
-    name = _name_of_model(source, run, moved_to)
-    at_endpoint = _is_behind_endpoint(name, loading)
-    silence_transformers()
-    spec = _spec_of(name, loading, at_endpoint, tokenizer_needed=for_documents)
-    error_context: AbstractContextManager[None] = nullcontext()
-    if run is not None:
-        from stickytoken.detection.run import complete_spec, naming_model_in_errors
-
-        spec = complete_spec(run, spec)  # with what the run records and the user has not passed
-        error_context = naming_model_in_errors(source, "--model")
-    verb = "asking" if at_endpoint else "loading"
-    with error_context, console.status(f"{verb} {name}"), garbage_collector_paused():
-        from stickytoken.encoders.roles import Role, in_role
-        from stickytoken.loading import load_from_spec
-
-        encoder = load_from_spec(spec)
-        console.raise_if_interrupted()
-        if for_documents:
-            encoder = in_role(encoder, Role.DOCUMENT)
-    if at_endpoint:
-        _announce_server(cast("EndpointEncoder", encoder))
-    else:
-        _announce_model(encoder, name, spec.revision)
-    if for_documents:
-        tell_prompts(encoder)
-    return encoder
+    return _ModelToLoad.named(source, loading, run, moved_to).load()
 
 
-def _name_of_model(source: str, run: RunRecord | None, moved_to: str | None) -> str:
-    return source if run is None else moved_to or run.model.location
+def require_found(
+    source: str,
+    loading: ModelOptions | AnyModelOptions,
+    run: RunRecord | None = None,
+    moved_to: str | None = None,
+) -> str:
+    """Check that `load` will find the model, so that a command fails before any slow work.
 
+    The arguments and errors are those of `load`. The model of an endpoint is not checked.
 
-def _spec_of(
-    model: str, loading: ModelOptions | AnyModelOptions, at_endpoint: bool, tokenizer_needed: bool
-) -> EncoderSpec:
-    """Return how to load a model with the options that the user passed.
-
-    A model behind an endpoint needs no tokenizer of its own if ``tokenizer_needed`` is False.
-
-    Raises:
-        InputError: The user passed an option that only models behind an endpoint have.
+    Returns:
+        The name of the model.
     """
-    from stickytoken.encoders.files.spec import EncoderSpec
+    model = _ModelToLoad.named(source, loading, run, moved_to)
+    model.require_found()
+    return model.spec.model
 
-    settings = asdict(part_of(loading, LoadingSettings))
-    spec = EncoderSpec(model=model, prompting=part_of(loading, Prompting), **settings)
-    if not isinstance(loading, AnyModelOptions):  # the command has no options for endpoints
-        return spec
-    if not at_endpoint:
-        from stickytoken.loading import refuse_endpoint_options
 
-        refuse_endpoint_options(model, loading, _ENDPOINT_ONLY)
-        return spec
-    tokenizer: Any = loading.tokenizer
-    if not tokenizer_needed and tokenizer is None and loading.candidates is None:
-        from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary
+@dataclass(frozen=True)
+class _ModelToLoad:
+    """A model that the user named, and how to load it.
 
-        # Without a vocabulary, the model would be refused. An empty one is enough.
-        tokenizer = CandidateVocabulary(candidates=())
-    return replace(
-        spec,
-        tokenizer=tokenizer,
-        candidates=loading.candidates,
-        endpoint=part_of(loading, EndpointOptions),
-    )
+    Attributes:
+        spec: The user's options or else those of the run. It has an ``endpoint`` if the model is behind one.
+        run: The folder of the run, as the user named it; None if the user named the model.
+        for_documents: Whether copies are put into documents. Otherwise, the texts have no role, and a model
+            behind an endpoint needs no tokenizer, because the vocabulary does not matter.
+    """
+
+    spec: EncoderSpec
+    run: str | None
+    for_documents: bool
+
+    @classmethod
+    def named(
+        cls,
+        source: str,
+        loading: ModelOptions | AnyModelOptions,
+        run: RunRecord | None,
+        moved_to: str | None,
+        *,
+        for_documents: bool = True,
+    ) -> _ModelToLoad:
+        """Return the model that the arguments of `load` name."""
+        from stickytoken.encoders.endpoint import names_endpoint
+        from stickytoken.encoders.files.spec import EncoderSpec
+
+        model = source if run is None else moved_to or run.model.location
+        settings = asdict(part_of(loading, LoadingSettings))
+        spec = EncoderSpec(model=model, prompting=part_of(loading, Prompting), **settings)
+        if not isinstance(loading, AnyModelOptions):
+            if names_endpoint(model):
+                raise InputError(
+                    f"this command needs the model itself, and {model} is behind an endpoint, which gives "
+                    "only vectors of texts: pass a model that is on this machine"
+                )
+        elif names_endpoint(model):
+            spec = replace(
+                spec,
+                tokenizer=loading.tokenizer,
+                candidates=loading.candidates,
+                endpoint=part_of(loading, EndpointOptions),
+            )
+            has_vocabulary = loading.tokenizer is not None or loading.candidates is not None
+            if not for_documents and not has_vocabulary:
+                from stickytoken.encoders.endpoint.vocabulary import NO_VOCABULARY
+
+                spec = replace(spec, tokenizer=NO_VOCABULARY)
+        else:
+            from stickytoken.loading import refuse_endpoint_options
+
+            refuse_endpoint_options(model, loading, _ENDPOINT_ONLY)
+        if run is None:
+            return cls(spec, None, for_documents)
+        from stickytoken.detection.run import complete_spec
+
+        # With what the run records and the user has not passed.
+        return cls(complete_spec(run, spec), source, for_documents)
+
+    def require_found(self) -> None:
+        """Raise an error if the model is on this machine or the hub, but not found there."""
+        from stickytoken.loading import require_model
+
+        if self.spec.endpoint is None:
+            with self._naming_run_in_errors():
+                require_model(self.spec.model, self.spec.revision)
+
+    def defer(self) -> DeferredModel:
+        from stickytoken.loading import DeferredModel
+
+        return DeferredModel(self.load, reads_texts_only=self.spec.endpoint is not None)
+
+    @console.bars_hidden()  # a spinner takes the place of the bars of the library, if it shows any
+    def load(self) -> stickytoken.Encoder:
+        """Load the model, or connect to its endpoint, and print how its texts are encoded."""
+        silence_transformers()
+        name = self.spec.model
+        verb = "loading" if self.spec.endpoint is None else "asking"
+        with self._naming_run_in_errors(), console.status(f"{verb} {name}"), garbage_collector_paused():
+            from stickytoken.encoders.roles import Role, in_role
+            from stickytoken.loading import load_from_spec
+
+            encoder = load_from_spec(self.spec)
+            console.raise_if_interrupted()
+            if self.for_documents:
+                encoder = in_role(encoder, Role.DOCUMENT)
+        if self.spec.endpoint is None:
+            _announce_model(encoder, name, self.spec.revision)
+        else:
+            _announce_server(cast("EndpointEncoder", encoder))
+        if self.for_documents:
+            tell_prompts(encoder)
+        return encoder
+
+    def _naming_run_in_errors(self) -> AbstractContextManager[None]:
+        if self.run is None:
+            return nullcontext()
+        from stickytoken.detection.run import naming_model_in_errors
+
+        return naming_model_in_errors(self.run, "--model")
 
 
 def tell_prompts(encoder: stickytoken.Encoder) -> None:
@@ -414,45 +459,6 @@ def _announce_server(encoder: EndpointEncoder) -> None:
     console.inform(f"endpoint: {server.dimension:,} components, noise {server.noise:.1e}")
 
 
-def _is_behind_endpoint(model: str, loading: LoadingSettings) -> bool:
-    """Return whether a model is behind an endpoint; raise an error if the command needs the model itself."""
-    from stickytoken.encoders.endpoint import names_endpoint
-
-    if names_endpoint(model) and not isinstance(loading, AnyModelOptions):
-        raise InputError(
-            f"this command needs the model itself, and {model} is behind an endpoint, which gives only "
-            "vectors of texts: pass a model that is on this machine"
-        )
-    return names_endpoint(model)
-
-
-def require_found(
-    source: str, loading: LoadingSettings, run: RunRecord | None = None, moved_to: str | None = None
-) -> str:
-    """Check that `load` will find the model, so that a command fails before any slow work.
-
-    The arguments are those of `load`. The model of an endpoint is not checked.
-
-    Returns:
-        The name of the model.
-    """
-    from stickytoken.detection.run import complete_spec, naming_model_in_errors
-    from stickytoken.encoders.files.spec import EncoderSpec
-    from stickytoken.loading import require_model
-
-    name = _name_of_model(source, run, moved_to)
-    if _is_behind_endpoint(name, loading):
-        return name
-    if run is None:
-        require_model(name, loading.revision)
-        return name
-    # The run's revision, unless the user passed another.
-    spec = complete_spec(run, EncoderSpec(model=name, revision=loading.revision))
-    with naming_model_in_errors(source, "--model"):
-        require_model(name, spec.revision)
-    return name
-
-
 def tell_layer(encoder: stickytoken.Encoder) -> None:
     """Print which layer a prompted language model uses."""
     from stickytoken.language_models.encoder import CausalPromptEncoder
@@ -464,7 +470,7 @@ def tell_layer(encoder: stickytoken.Encoder) -> None:
 
 @contextmanager
 def cost_announced(
-    encoder: stickytoken.Encoder | DeferredModel,
+    encoder: DeferredModel,
     loading: AnyModelOptions,
     rehearse: Callable[[Any, Path], object],
 ) -> Iterator[ProgressCallback]:
@@ -473,34 +479,28 @@ def cost_announced(
     The estimate is printed before the first request, and the user is asked to confirm it.
 
     Args:
-        encoder: The encoder, which may be loaded later.
+        encoder: The encoder, which is loaded within the ``with`` block.
         loading: The options that the user passed.
         rehearse: Function that does the work of the command with an encoder and a folder. To estimate the
             cost, this function is called with a stand-in for the encoder, which only counts texts
             (`encoders.endpoint.dry_run.DryRun`), and with a temporary folder.
     """
     from stickytoken.encoders.endpoint.encoder import EndpointEncoder
-    from stickytoken.loading import DeferredModel
 
     def ask_before_sending(loaded: stickytoken.Encoder) -> None:
         if isinstance(loaded, EndpointEncoder):
             loaded.session.before_sending = partial(_confirm_cost, loaded, loading, rehearse)
 
+    encoder.when_loaded.append(ask_before_sending)
     with console.progress_bar() as progress:
-        if isinstance(encoder, DeferredModel):
-            encoder.when_loaded.append(ask_before_sending)
-        else:
-            ask_before_sending(encoder)
         try:
             yield progress
-            loaded = encoder.loaded if isinstance(encoder, DeferredModel) else encoder
-            if isinstance(loaded, EndpointEncoder):
+            if isinstance(encoder.loaded, EndpointEncoder):
                 # A measurement does this itself, but not every command makes one.
-                loaded.confirm_answers()
+                encoder.loaded.confirm_answers()
         finally:  # what a command has sent before it failed costs as much
-            loaded = encoder.loaded if isinstance(encoder, DeferredModel) else encoder
-            if isinstance(loaded, EndpointEncoder):
-                _print_spending(loaded)
+            if isinstance(encoder.loaded, EndpointEncoder):
+                _print_spending(encoder.loaded)
 
 
 def _print_spending(endpoint: EndpointEncoder) -> None:
@@ -620,9 +620,9 @@ def open_source(
     run = stickytoken.open_run(source) if is_run(source) else None
     if run is None and moved_to is not None:
         raise InputError(f"--model needs a run folder, but {source} is not one: leave --model out")
-    record = None if run is None else run.record
-    require_found(source, loading, record, moved_to)
-    return run, load_later(source, loading, record, moved_to)
+    model = _ModelToLoad.named(source, loading, None if run is None else run.record, moved_to)
+    model.require_found()
+    return run, model.defer()
 
 
 def words_of_audit(folder: Path | None, run_identity: str | None) -> tuple[str, ...]:

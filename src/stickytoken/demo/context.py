@@ -15,7 +15,7 @@ import numpy as np
 
 from stickytoken.data import Sentences
 from stickytoken.detection.naming import available_tokens, parse_token, token_ids
-from stickytoken.detection.run import Run, identify_model, model_difference
+from stickytoken.detection.run import Run, identify_model, is_same_model
 from stickytoken.detection.run_folder import RunFolder, RunRecord
 from stickytoken.encoders.protocol import IdReader
 from stickytoken.encoders.text_encoder import as_id_reader
@@ -177,7 +177,7 @@ class SharedModel:
 
     def is_model_of(self, record: RunRecord) -> bool:
         """Return whether a run was made with this model."""
-        return model_difference(record, self._identity) == []
+        return is_same_model(record, self._identity)
 
     def choose_benign(self, token_id: int, run: Run | None, count: int) -> tuple[Token, ...]:
         """Return at most `count` benign tokens that are matched to the given token.

@@ -53,37 +53,6 @@ __all__ = ["Run", "detect", "open_run", "probe"]
 IDENTITY_VERSION = 10
 
 
-def identity_parts(
-    encoder: EncoderIdentity,
-    method: str,
-    settings: Any,
-    corpus: str,
-    tokens: Sequence[Token] | None,
-) -> dict[str, Any]:
-    """Return what can change the results of a run of any method, as a dictionary that can be stored as JSON.
-
-    The keys are ``version`` (a number that changes when the computation changes), ``encoder`` (the fields of
-    the encoder's identity), ``settings`` (the values of the method's settings), ``method``, ``corpus`` and
-    ``tokens`` (a hash of the ids).
-
-    Args:
-        encoder: Identity of the model.
-        method: Name of the method.
-        settings: Settings of the method.
-        corpus: Fingerprint of the corpus.
-        tokens: The tokens to measure. If ``tokens`` is None, all available tokens are measured, and the value
-            of the key ``tokens`` is None.
-    """
-    return resume.identity_of(
-        IDENTITY_VERSION,
-        encoder,
-        settings,
-        method=method,
-        corpus=corpus,
-        tokens=None if tokens is None else digest([token.id for token in tokens]),
-    )
-
-
 def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     encoder: AnyModel,
     *,
@@ -187,8 +156,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
                     # The shards of an interrupted session can be read only if they have the same size. So the
                     # device on which the run began decides, which its record names first.
                     shard_probes = shard_probes_for(held.record.model.device)
-                # The record has a result if a file of a finished run was deleted. It is measured again.
-                held.prepare(held.record.model_copy(update={"result": None}))
+                held.prepare(held.record)
                 runner = Runner(opened, folder, progress, shard_probes)
                 # An interrupted session may have left its plan.
                 plan = folder.read_plan(record.method) or _make_plan(question.method, job, runner)
@@ -270,12 +238,19 @@ def _make_record(
 ) -> run_folder.RunRecord:
     """Return the record of a run that is about to start."""
     encoder = job.encoder
-    tokens = None if job.scope is base.Scope.WHOLE else job.tokens
-    parts = identity_parts(model, method, job.settings, job.corpus.fingerprint, tokens)
+    tokens = None if job.scope is base.Scope.WHOLE else digest([token.id for token in job.tokens])
+    parts = resume.identity_of(
+        IDENTITY_VERSION,
+        model,
+        job.settings,
+        method=method,
+        corpus=job.corpus.fingerprint,
+        tokens=tokens,
+    )
     if method == "profile":
         from stickytoken.methods import profile
 
-        # This replaces the corpus: the hash of profile is also one of its topics.
+        # Its ``corpus`` replaces the one above: profile draws texts by topic, so its hash covers the topics.
         parts |= profile.identity_parts(job)
     capabilities = capabilities_of(encoder)
     spec = capabilities.spec

@@ -12,25 +12,23 @@ from stickytoken.detection.run import (
     Run,
     identify_model,
     is_run,
+    is_same_model,
     load_for_documents,
     load_recorded,
-    model_difference,
     open_run,
 )
 from stickytoken.detection.run_folder import RunFolder, RunRecord
 from stickytoken.encoders.endpoint import names_endpoint
 from stickytoken.encoders.endpoint.encoder import EndpointEncoder
-from stickytoken.encoders.protocol import Encoder, EncoderIdentity
+from stickytoken.encoders.protocol import Encoder, EncoderIdentity, is_behind_endpoint
 from stickytoken.errors import InputError, RunError, reading
 from stickytoken.loading import AnyModel
-from stickytoken.machine import digest
+from stickytoken.machine import RUNS_FOLDER, digest
 from stickytoken.measurement import resume, store
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
 from stickytoken.measurement.ray_engine import EngineChoice
 from stickytoken.methods.base import Scope
 from stickytoken.settings.profile import RuleSettings
-
-DEFAULT_FOLDER = Path("runs")
 
 
 class FoundRun(NamedTuple):
@@ -49,7 +47,7 @@ class FoundRun(NamedTuple):
 
 def find_run(
     source: AnyModel | Run,
-    runs: Path = DEFAULT_FOLDER,
+    runs: Path = RUNS_FOLDER,
     revision: str | None = None,
     progress: ProgressCallback = ignore_progress,
     engine: EngineChoice = "local",
@@ -83,7 +81,7 @@ def find_run(
     progress(Progress("load", 1, 1))
     identity = identify_model(encoder)
     for path, record in candidates.items():
-        if model_difference(record, identity) != []:  # None if the record does not identify its model
+        if not is_same_model(record, identity):
             continue
         if path != runs and _has_other_thresholds(record):
             notes.append(
@@ -92,7 +90,7 @@ def find_run(
             continue
         _require_unchanged_server(encoder)
         return FoundRun(open_run(path), encoder, notes)
-    if encoder.device == "endpoint":  # the caller loaded it, and a detection would cost money
+    if is_behind_endpoint(encoder):  # the caller loaded it, and a detection would cost money
         raise _no_run_of_endpoint(encoder.name, runs)
     folder = _name_new_folder(encoder.name, identity.documents, runs)
     run = detect(encoder, out=folder, progress=progress, engine=engine)
@@ -120,7 +118,7 @@ def _whole_runs(runs: Path) -> tuple[dict[Path, RunRecord], list[str]]:
             notes.append(f"skipped: {error}")
             continue
         covers_vocabulary = record.scope is Scope.WHOLE and record.tokens == record.model.available
-        if record.method == "profile" and record.result is not None and covers_vocabulary:
+        if record.is_profile and record.result is not None and covers_vocabulary:
             records[path] = record
     newest_first = sorted(records, key=lambda path: records[path].started, reverse=True)
     return {path: records[path] for path in newest_first}, notes
@@ -139,7 +137,7 @@ def _open_newest_run_of_endpoint(
             continue
         # The options of the endpoint are known from the run only.
         encoder = load_recorded(record)
-        if model_difference(record, identify_model(encoder)) == []:
+        if is_same_model(record, identify_model(encoder)):
             _require_unchanged_server(encoder)
             return open_run(path), encoder
     raise _no_run_of_endpoint(model, runs)
@@ -168,7 +166,7 @@ def _name_new_folder(model: str, identity: EncoderIdentity, runs: Path) -> Path 
             "vocabulary with the default method: pass the folder that holds your runs, or pass this run "
             "instead of the model"
         )
-    if runs == DEFAULT_FOLDER:
+    if runs == RUNS_FOLDER:
         return None  # `detect` chooses it
     folder_identity = digest([asdict(identity), resume.package_versions()["stickytoken"]])
     return runs / store.default_folder(model, "check", folder_identity).name

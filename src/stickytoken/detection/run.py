@@ -187,8 +187,8 @@ class Run:
 
     @property
     def is_profile(self) -> bool:
-        """Whether the method is profile, which measures every token with intervals and grades sticky ones."""
-        return self.record.method == "profile"
+        """Whether the method is profile; see `RunRecord.is_profile`."""
+        return self.record.is_profile
 
     @property
     def confidence(self) -> float | None:
@@ -421,7 +421,7 @@ def model_difference(record: RunRecord, model: ModelIdentity) -> list[str] | Non
     if not isinstance(recorded, dict):
         return None
     different = differences(asdict(model.documents), recorded)
-    if record.method != "profile":
+    if not record.is_profile:
         return different
     # Queries have an entry only if they are encoded otherwise than documents.
     recorded_queries = record.identity_parts.get("queries", recorded)
@@ -431,6 +431,11 @@ def model_difference(record: RunRecord, model: ModelIdentity) -> list[str] | Non
     if record.identity_parts.get("similarity", Similarity.COSINE) != model.similarity:
         different.append("similarity")
     return different
+
+
+def is_same_model(record: RunRecord, model: ModelIdentity) -> bool:
+    """Return whether a run was made with a model; False if the record does not identify its model."""
+    return model_difference(record, model) == []
 
 
 def require_same_model(run: Run, encoder: Encoder) -> None:

@@ -233,6 +233,11 @@ class RunRecord(resume.MeasurementRecord):
             return base.Scope.SAMPLE
         return base.Scope.WHOLE if self.identity_parts.get("tokens") is None else base.Scope.NAMED
 
+    @property
+    def is_profile(self) -> bool:
+        """Whether the method is profile, which measures every token with intervals and grades sticky ones."""
+        return self.method == "profile"
+
     def continued_by(self, later: resume.MeasurementRecord) -> Self:
         continued = super().continued_by(later)
         if not isinstance(later, RunRecord):

@@ -277,6 +277,18 @@ def reads_ids(encoder: Encoder) -> TypeGuard[IdEncoder]:
     return all(_has(encoder, member) for member in _ID_MEMBERS)
 
 
+ENDPOINT_DEVICE = "endpoint"
+"""The device of an encoder that sends its texts to a server."""
+
+
+def is_behind_endpoint(encoder: Encoder) -> bool:
+    """Whether the model is behind an endpoint, where every text costs and nothing but its vector is known.
+
+    So is the stand-in that only counts texts (`DryRun`). Only an `EndpointEncoder` can send requests.
+    """
+    return encoder.device == ENDPOINT_DEVICE
+
+
 def require_words(encoder: Encoder, purpose: str) -> WordEncoder:
     """Return the encoder itself, typed as a `WordEncoder`.
 
@@ -309,7 +321,7 @@ def require_ids(encoder: Encoder, purpose: str, instead: str | None = None) -> I
     """
     if reads_ids(encoder):
         return encoder
-    if encoder.device == "endpoint":
+    if is_behind_endpoint(encoder):
         raise ModelError(
             f"{purpose} needs the model itself, but {encoder.name} is behind an endpoint, which returns only "
             f"the vectors of texts: {instead or 'pass a model that is on this machine'}"

@@ -11,13 +11,14 @@ import polars as pl
 from stickytoken.cleaning import Cleaner, SpanKind, names_rules_file
 from stickytoken.data.documents import DocumentSource, NamedColumns, open_documents
 from stickytoken.data.readability import LARGEST_UNKNOWN
-from stickytoken.detection.finding import DEFAULT_FOLDER, find_run
+from stickytoken.detection.finding import find_run
 from stickytoken.detection.run import Run, open_run
 from stickytoken.errors import InputError
 from stickytoken.findings import Finding, Level
 from stickytoken.gate._results import Check, CheckedDocuments, FailOn, Outcome
 from stickytoken.gate._tokens import STICKY_TOKEN, judge_tokens, require_comparable
 from stickytoken.loading import AnyModel
+from stickytoken.machine import RUNS_FOLDER
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.measurement.resume import settings_values
 from stickytoken.methods import SETTINGS_OF_METHOD
@@ -137,7 +138,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
             "documents, or another value of fail_on"
         )
     baseline_run = None if baseline is None else open_run(baseline)
-    folder = DEFAULT_FOLDER if folder is None else file_path("folder", folder)
+    folder = RUNS_FOLDER if folder is None else file_path("folder", folder)
     found = find_run(source, folder, revision, progress)
     run = found.run
     notes = [*found.notes]

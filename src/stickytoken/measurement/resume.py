@@ -108,12 +108,17 @@ class MeasurementRecord(Record):
     def continued_by(self, later: MeasurementRecord) -> Self:
         """Return this record of an unfinished measurement, continued with the facts of a later session.
 
+        The record has a result if a file of a finished measurement was deleted. All is measured again, so the
+        result is taken out.
+
         A version, device or fact on the hardware that has changed is recorded with its earlier and its later
         value, because each has computed a part of the results: ``"2.8.0, later 2.9.0"``.
         """
         earlier_values = dict(self)
         later_values = dict(later)
         changes: dict[str, Any] = {}
+        if "result" in earlier_values:
+            changes["result"] = None
         # Not every kind of measurement records all three.
         for name in earlier_values.keys() & later_values.keys() & {"versions", "hardware", "device"}:
             earlier = earlier_values[name]
@@ -191,7 +196,10 @@ class Resumed(Generic[R]):
     kind: MeasurementKind[R]
 
     def prepare(self, record: R | None = None) -> None:
-        """Let ``folder.begin`` write the measurement's identity, unless the folder has it, and a record.
+        """Say what `ResultFolder.begin` writes: the identity, unless the folder has it, and a record.
+
+        Nothing is written yet. A runner calls ``begin`` before its first shard, so that what a user passed
+        can be refused until then without leaving files.
 
         The identity is that of `self.record`, because ``record`` may be None. The identity never changes
         during a measurement, so ``record`` must have the same identity.

@@ -15,10 +15,11 @@ import polars as pl
 import stickytoken.methods as terms
 from stickytoken.data import PairCorpus, Sentences
 from stickytoken.encoders.protocol import Encoder
-from stickytoken.insertion import Insertion, Token
+from stickytoken.insertion import Token
 from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.measurement.resume import Record
 from stickytoken.measurement.store import ResultFolder
+from stickytoken.settings import InsertingSettings
 from stickytoken.unit_vectors import Similarity
 from stickytoken.vocabulary import Vocabulary
 
@@ -43,17 +44,11 @@ class ResultRecord(Record):
     seconds: float  # wall time of all sessions in seconds
 
 
-class MethodSettings(Protocol):
-    """Settings of a method: a frozen dataclass with at least these fields, all of which have defaults."""
-
-    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+class MethodSettings(InsertingSettings, Protocol):
+    """Settings of a method. All of their fields have defaults."""
 
     @property
     def seed(self) -> int: ...  # seed of all random sampling
-    @property
-    def insertion(self) -> Insertion | None: ...  # what the user chose; None if it depends on the model
-    @property
-    def inserted_as(self) -> Insertion: ...  # how copies are inserted: ``insertion``, or else the default
 
 
 class Scope(Enum):

@@ -127,7 +127,10 @@ def repair(
         neighbours = []
         if settings.verify:
             neighbours = find_neighbours(model, vocabulary, ids, opened)
-        job = RepairJob(opened, model, vocabulary, ids, neighbours, corpus, settings, progress, build_folder)
+        neighbour_ids = [neighbour.token.id for neighbour in neighbours]
+        job = RepairJob(
+            opened, model, vocabulary, ids, neighbour_ids, corpus, settings, progress, build_folder
+        )
         # Made before anything is built, because it may find that there is too little to measure in.
         recheck = job.recheck if settings.verify else None
         choices = job.choose(plans)

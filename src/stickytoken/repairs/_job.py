@@ -22,7 +22,6 @@ from stickytoken.loading import load_from_spec
 from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.repairs import model_folder
 from stickytoken.repairs._plans import ORDER, RepairPlan
-from stickytoken.repairs._verification import Neighbour
 from stickytoken.repairs.model_folder import RepairableModel
 from stickytoken.repairs.recheck import Recheck, group_copies, make_recheck
 from stickytoken.repairs.records import (
@@ -94,7 +93,8 @@ class RepairJob:
         model: the model before the repair, with its folder.
         vocabulary: vocabulary of the model before the repair.
         ids: ids of the tokens to repair.
-        neighbours: tokens whose rows are like those of the tokens to repair. The verification measures them.
+        neighbour_ids: ids of tokens whose rows are like those of the tokens to repair. The verification
+            measures them, so they cannot serve as ordinary tokens.
         corpus: the texts to measure in, of which those of the run are left out.
         settings: settings of the repair.
         progress: called as texts are encoded.
@@ -108,7 +108,7 @@ class RepairJob:
     model: RepairableModel
     vocabulary: Vocabulary
     ids: list[int]
-    neighbours: Sequence[Neighbour]
+    neighbour_ids: Sequence[int]
     corpus: Sentences
     settings: RepairSettings
     progress: ProgressCallback
@@ -125,14 +125,13 @@ class RepairJob:
         Raises:
             InputError: the run has left too few texts or ordinary tokens.
         """
-        neighbour_ids = [neighbour.token.id for neighbour in self.neighbours]
         return make_recheck(
             self.run,
             self.model.encoder,
             self.vocabulary,
             self.corpus,
             seed=self.settings.seed,
-            excluded=self.run.sticky_ids.union(self.ids, neighbour_ids),
+            excluded=self.run.sticky_ids.union(self.ids, self.neighbour_ids),
             progress=self.progress,
         )
 
@@ -151,8 +150,8 @@ class RepairJob:
             RepairError: no strategy can repair a token.
         """
         is_measured = self.settings.verify and self.settings.strategy is Strategy.AUTO
-        # The candidates of each token so far, in the order in which they were tried. Tokens that get an edit
-        # of the tokenizer come first.
+        # The candidates of each token so far, in the order in which they were tried. The order of the tokens
+        # is that of the choices, and of the record: those that get an edit of the tokenizer come first.
         candidates: dict[int, list[Candidate]] = {}
         for token_id, plan in plans.items():
             if plan.strategies[0] in TOKENIZER_STRATEGIES:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stickytoken.errors import RepairError
 from stickytoken.repairs.model_folder import RepairableModel, rows_writable
@@ -48,17 +48,12 @@ class RepairPlan:
     """The repairs to try for a token."""
 
     strategies: tuple[Strategy, ...]  # The strategies to try, in this order.
-    # Why these strategies are tried or, if they are those of `ORDER`, why the first is preferred.
-    reason: str
+    reason: str  # Why these strategies are tried, or why the first is preferred.
+    # The reasons for choosing other strategies than the preferred one; empty if `reason` applies to all.
+    reasons_of_others: Mapping[Strategy, str] = field(default_factory=dict)
 
     def reason_for(self, chosen: Strategy) -> str:
-        """Return the reason for choosing the given strategy."""
-        # Only a plan of all strategies prefers its first strategy. The reason of any other plan applies to
-        # all of its strategies.
-        has_all_strategies = self.strategies == ORDER
-        if has_all_strategies and chosen is not self.strategies[0]:
-            return _SECOND_CHOICES[chosen]
-        return self.reason
+        return self.reasons_of_others.get(chosen, self.reason)
 
 
 def plan_repairs(
@@ -131,7 +126,7 @@ def plan_token(requested: Strategy, token: TokenFacts, are_rows_writable: bool) 
     if not are_rows_writable:
         reason = "the text is split into pieces; no row can be written into these weights"
         return RepairPlan((Strategy.UNREACHABLE,), reason)
-    return RepairPlan(ORDER, _REASONS[Strategy.RELATIVES])
+    return RepairPlan(ORDER, _REASONS[Strategy.RELATIVES], _SECOND_CHOICES)
 
 
 def plan_without_editing(requested: Strategy, token: TokenFacts, tokenizer_kind: str) -> RepairPlan:

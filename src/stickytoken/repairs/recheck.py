@@ -221,6 +221,9 @@ class RecheckedTokens(NamedTuple):
 class Recheck:
     """Measures tokens of one model again, in other texts than those of its run.
 
+    One made by `of_model` can take over what the recheck that made it has measured, or has itself taken over:
+    ordinary tokens, which take most of the time, and vectors of documents and queries.
+
     Attributes:
         encoder: the model.
         settings: provides the insertion, the seed and the thresholds of the rule.

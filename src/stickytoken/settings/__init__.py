@@ -95,12 +95,17 @@ def part_of(settings: DataclassInstance, settings_class: type[_Settings]) -> _Se
 
 
 class InsertingSettings(Protocol):
-    """Settings of a measurement that inserts copies: a frozen dataclass with this field, None by default."""
+    """Settings of a measurement that inserts copies: a frozen dataclass with the field ``insertion``."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     @property
-    def insertion(self) -> Insertion | None: ...
+    def insertion(self) -> Insertion | None: ...  # what the user chose; None if it depends on the model
+
+    @property
+    def inserted_as(self) -> Insertion:
+        """How copies are inserted, as ids if nothing has been chosen yet."""
+        return self.insertion or Insertion.IDS
 
 
 _Inserting = TypeVar("_Inserting", bound=InsertingSettings)

@@ -8,11 +8,11 @@ from typing import Annotated
 from annotated_types import Ge
 
 from stickytoken.insertion import Insertion
-from stickytoken.settings import NaturalNumber, OptionName, PositiveCount, check_settings
+from stickytoken.settings import InsertingSettings, NaturalNumber, OptionName, PositiveCount, check_settings
 
 
 @dataclass(frozen=True)
-class AuditSettings:
+class AuditSettings(InsertingSettings):
     """How an audit measures what copies of a token do to documents.
 
     Attributes:
@@ -48,8 +48,3 @@ class AuditSettings:
 
     def __post_init__(self) -> None:
         check_settings(self)
-
-    @property
-    def inserted_as(self) -> Insertion:
-        """How copies are inserted, as ids if nothing has been chosen yet."""
-        return self.insertion or Insertion.IDS

@@ -14,6 +14,7 @@ from stickytoken.machine import Precision
 from stickytoken.settings import (
     DETECT_ONLY,
     PYTHON_ONLY,
+    InsertingSettings,
     NaturalNumber,
     PositiveCount,
     PositiveNumber,
@@ -51,7 +52,7 @@ class RuleSettings:
 
 
 @dataclass(frozen=True)
-class ProfileSettings(RuleSettings):
+class ProfileSettings(RuleSettings, InsertingSettings):
     """Settings of the profile method.
 
     A token reaches a threshold if the lower end of its interval does. For a token with an unusual vector, it
@@ -111,8 +112,3 @@ class ProfileSettings(RuleSettings):
                 f"budget is {self.budget:g} texts per token, but screening alone takes "
                 f"{self.screening_texts}: raise the budget or lower screening_texts"
             )
-
-    @property
-    def inserted_as(self) -> Insertion:
-        """How copies are inserted, as ids if nothing has been chosen yet."""
-        return self.insertion or Insertion.IDS

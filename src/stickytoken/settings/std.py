@@ -11,6 +11,7 @@ from annotated_types import Ge, Gt, Le
 from stickytoken.insertion import Insertion
 from stickytoken.settings import (
     DETECT_ONLY,
+    InsertingSettings,
     NaturalNumber,
     NonNegativeNumber,
     PositiveCount,
@@ -29,7 +30,7 @@ class Scores(StrEnum):
 
 
 @dataclass(frozen=True)
-class StdSettings:
+class StdSettings(InsertingSettings):
     """Settings of the paper's method.
 
     Only pairs with a similarity below the mean are used for scoring and validation. Candidates and verdicts
@@ -73,8 +74,3 @@ class StdSettings:
     def __post_init__(self) -> None:
         """Check the values, and convert those that were read from JSON."""
         check_settings(self)
-
-    @property
-    def inserted_as(self) -> Insertion:
-        """How copies are inserted."""
-        return self.insertion

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from stickytoken.cli import _options as opt, console
 from stickytoken.cli._command import command
 from stickytoken.errors import MissingExtraError
+from stickytoken.machine import RUNS_FOLDER
 from stickytoken.settings.audit import AuditSettings
 from stickytoken.settings.reading import Columns
 from stickytoken.words import counted
@@ -41,7 +42,7 @@ def audit(
     known: opt.KnownDocuments = None,
     columns: Columns,
     source_column: Annotated[str | None, opt.setting()] = None,
-    runs: Annotated[Path, opt.setting()] = Path("runs"),
+    runs: Annotated[Path, opt.setting()] = RUNS_FOLDER,
     model: opt.RunsModel = None,
     auditing: AuditSettings,
     loading: opt.AnyModelOptions,

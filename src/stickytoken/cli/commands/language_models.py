@@ -50,18 +50,19 @@ def embed(
     texts = file.texts
     console.inform(f"read: {file.meter.summary()}")
     require_new_file(out)
-    encoder = opt.load(model, loading, for_documents=False)
-    opt.tell_layer(encoder)
-    prompt = capabilities_of(encoder).prompt
-    if prompt:
-        console.inform(f"prompt: {quote_text(prompt)}")
+    later = opt.load_later(model, loading, for_documents=False)
+    later.when_loaded.append(opt.tell_layer)
     readable_texts = [text for text in texts if text is not None]
 
     def rehearse(stand_in: Any, _: Path) -> object:
         """Encode with a stand-in for the encoder, which only counts texts, to estimate the cost."""
         return stand_in.encode(readable_texts)
 
-    with opt.cost_announced(encoder, loading, rehearse) as progress:
+    with opt.cost_announced(later, loading, rehearse) as progress:
+        encoder = later.load()
+        prompt = capabilities_of(encoder).prompt
+        if prompt:
+            console.inform(f"prompt: {quote_text(prompt)}")
 
         def show(done: int, total: int) -> None:
             progress(Progress("texts", done, total, computed=done))
@@ -132,16 +133,17 @@ def evaluate(
         named_task, notes = find_task(name)
         console.inform_notes(notes)
         tasks.append(named_task)
-    encoder = opt.load(model, loading, for_documents=False)
-    if any(named_task.has_queries for named_task in tasks):
-        opt.tell_prompts(encoder)
+    later = opt.load_later(model, loading, for_documents=False)
 
     def rehearse(stand_in: Any, _: Path) -> object:
         """Compare with a stand-in for the encoder, which only counts texts, to estimate the cost."""
         return [compare(stand_in, named_task) for named_task in tasks]
 
     comparisons = []
-    with opt.cost_announced(encoder, loading, rehearse):
+    with opt.cost_announced(later, loading, rehearse):
+        encoder = later.load()
+        if any(named_task.has_queries for named_task in tasks):
+            opt.tell_prompts(encoder)
         for named_task in tasks:
             console.inform(f"encoding {named_task.units:,} {named_task.unit}")
             comparisons.append(compare(encoder, named_task))

@@ -45,9 +45,13 @@ class CorpusOptions(Columns):
     sentences: opt.TextsOption[str | None] = None
     pairs: opt.Setting[Path | None] = None
 
-    def read(self) -> Sentences | None:
-        """Return the corpus, or None if sentence pairs are used instead."""
-        if self.pairs is not None and self.sentences is None and not self.names:
+    def read_sentences(self) -> Sentences | None:
+        """Return the sentences of the corpus; None if only pairs were passed, which then are the corpus.
+
+        If both were passed, the library refuses them.
+        """
+        only_pairs_passed = self.pairs is not None and self.sentences is None and not self.names
+        if only_pairs_passed:
             return None
         corpus = stickytoken.load_sentences(self.sentences, part_of(self, Columns))
         if corpus.reading:
@@ -181,7 +185,7 @@ def detect(
     settings = method.settings(corpus.pairs is not None)
     named = opt.parse_tokens_or_files(tokens)
     with console.status("reading the corpus"):
-        sentences = corpus.read()
+        sentences = corpus.read_sentences()
     encoder = opt.load_later(model, loading)
     encoder.when_loaded.append(opt.tell_layer)
     run_detection = partial(
@@ -245,7 +249,7 @@ def probe(
     """
     settings = method.settings(corpus.pairs is not None)
     named = opt.parse_tokens(tokens)
-    sentences = corpus.read()
+    sentences = corpus.read_sentences()
     encoder = opt.load_later(model, loading)
     run_probe = partial(
         stickytoken.probe, tokens=named, sentences=sentences, pairs=corpus.pairs, settings=settings

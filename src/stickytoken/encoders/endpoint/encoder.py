@@ -24,7 +24,7 @@ from stickytoken.encoders.endpoint._server import ServerBehaviour, ask_server, v
 from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary, vocabulary_of
 from stickytoken.encoders.files.spec import EncoderSpec
 from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
-from stickytoken.encoders.protocol import quote_text
+from stickytoken.encoders.protocol import ENDPOINT_DEVICE, quote_text
 from stickytoken.encoders.roles import Role
 from stickytoken.encoders.text_encoder import TextEncoderBase, require_components, vocabulary_hash
 from stickytoken.errors import EncodingError, InputError, ModelError
@@ -93,7 +93,7 @@ class EndpointEncoder(TextEncoderBase):
                 and a text that it refuses has no vector.
         """
         truncate_dim = spec.truncate_dim
-        super().__init__(address.name, "endpoint", truncate_dim)
+        super().__init__(address.name, ENDPOINT_DEVICE, truncate_dim)
         self.address = address
         self.prompt = spec.prompting.prompt or ""
         query_prompt = spec.prompting.query_prompt

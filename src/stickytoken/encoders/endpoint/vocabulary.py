@@ -150,6 +150,10 @@ class CandidateVocabulary:
         return ids_by_text
 
 
+NO_VOCABULARY = CandidateVocabulary(candidates=())
+"""For whoever only wants vectors of texts: a model behind an endpoint is refused without any vocabulary."""
+
+
 def _find_ordinary_words(excluded: Collection[str]) -> list[str]:
     words: dict[str, None] = {}  # a set that keeps the order
     for text in load_sentences().texts:

@@ -382,8 +382,9 @@ def _measure_suspects(
         ids_in_all |= set(ordinary_tokens(job, measured.plan.pilots))
         displayed_count = verdict.DISPLAYED
     if special is not None:
-        in_all = special.ids[special.documents == len(panel.places)].tolist()
-        suspect_ids -= set(special.ids.tolist()).difference(erasing_ids).union(in_all)
+        was_in_all = special.documents == len(panel.places)
+        is_measured_enough = was_in_all | ~np.isin(special.ids, erasing_ids)
+        suspect_ids -= set(special.ids[is_measured_enough].tolist())
     ordered_ids = np.array(sorted(suspect_ids), dtype=np.int64)
     deviations = deviations_of(ordered_ids, measured.vector_deviations)
     push_thresholds = thresholds(deviations, job.settings)[PUSH.key]
