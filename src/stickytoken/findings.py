@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -289,7 +290,12 @@ def sarif(
         "rules": [_describe_rule(rule) for rule in rules],
     }
     rule_indexes = {rule.id: index for index, rule in enumerate(rules)}
-    results = [_make_result(finding, rule_indexes[finding.rule]) for finding in listed_findings]
+    results = []
+    occurrences: Counter[str] = Counter()  # of each fingerprint
+    for finding in listed_findings:
+        occurrences[finding.fingerprint] += 1
+        rule_index = rule_indexes[finding.rule]
+        results.append(_make_result(finding, rule_index, occurrences[finding.fingerprint]))
     run = {
         "tool": {"driver": driver},
         "invocations": [invocation],
@@ -312,12 +318,16 @@ def _describe_rule(rule: Rule) -> dict[str, Any]:
     }
 
 
-def _make_result(finding: Finding, rule_index: int) -> dict[str, Any]:
-    """Return a finding as a `result` of SARIF (section 3.27)."""
+def _make_result(finding: Finding, rule_index: int, occurrence: int) -> dict[str, Any]:
+    """Return a finding as a `result` of SARIF (section 3.27).
+
+    ``occurrence`` counts the results with this fingerprint, from 1.
+    """
     fingerprints = {
         "stickytoken/v1": finding.fingerprint,
-        # GitHub's own fingerprints end with a number that distinguishes equal lines.
-        _GITHUB_FINGERPRINT: f"{finding.fingerprint}:1",
+        # GitHub shows findings with one fingerprint as one alert, and two documents may have the same id and
+        # words. Its own fingerprints end with a number that distinguishes equal lines.
+        _GITHUB_FINGERPRINT: f"{finding.fingerprint}:{occurrence}",
     }
     return {
         "ruleId": finding.rule,

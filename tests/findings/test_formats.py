@@ -203,6 +203,15 @@ def test_the_fingerprint_depends_on_the_identity_alone():
     assert len({prints(), prints("other"), prints(identity=("m", "u")), prints(identity=("mt",))}) == 4
 
 
+def test_results_with_one_fingerprint_are_numbered_in_their_order():
+    same_id = [Finding("copies", Level.WARNING, message, identity=("m", "7")) for message in ("x", "y", "z")]
+    other = Finding("copies", Level.WARNING, "x", identity=("m", "8"))
+    (run,) = sarif([same_id[0], other, *same_id[1:]], RULES, "1")["runs"]
+    hashes = [result["partialFingerprints"]["primaryLocationLineHash"] for result in run["results"]]
+    first, second = same_id[0].fingerprint, other.fingerprint
+    assert hashes == [f"{first}:1", f"{second}:1", f"{first}:2", f"{first}:3"]
+
+
 def test_sarif_of_hostile_text_is_valid_and_holds_no_link_and_no_placeholder(sarif_schema):
     document = json.loads(json.dumps(sarif(HOSTILE_FINDINGS, RULES, "1", HOSTILE_TEXTS)))
     sarif_schema.validate(document)
