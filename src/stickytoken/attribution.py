@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.detection.run import Run, encoder_for, open_run
+from stickytoken.encoders.fitting import truncate_ids
 from stickytoken.encoders.protocol import IdEncoder, content_limit, require_ids, similarity_of
 from stickytoken.errors import EncodingError, InputError
 from stickytoken.inspection.shapley import divide_vector
@@ -305,20 +306,18 @@ def _divide_text(encoder: IdEncoder, text: str, sticky_ids: frozenset[int], *, w
     Returns:
         The text, divided into parts whose deletion effects are not known yet.
     """
-    tokenized = encoder.tokenize([text])[0]
-    ids = tokenized.ids
-    if not ids:
+    whole = encoder.tokenize([text])[0]
+    if not whole.ids:
         raise EncodingError(f"{encoder.name}: the text {text[:80]!r} has no tokens: pass a text with words")
+    # If the model cannot read even one token, the text is not truncated, and encoding it raises an error.
+    read = truncate_ids(whole, content_limit(encoder) or len(whole.ids))
     if words:
         # A prompt before or after the text is divided into tokens nevertheless.
-        head = [(token_id,) for token_id in tokenized.head]
-        tail = [(token_id,) for token_id in tokenized.tail]
-        pieces: list[tuple[int, ...]] = [*head, *tokenized.words, *tail]
+        head = [(token_id,) for token_id in read.head]
+        tail = [(token_id,) for token_id in read.tail]
+        pieces: list[tuple[int, ...]] = [*head, *read.words, *tail]
     else:
-        pieces = [(token_id,) for token_id in ids]
-    # If the model cannot read even one token, the text is not truncated, and encoding it raises an error.
-    read_count = min(len(ids), content_limit(encoder) or len(ids))
-    pieces = _take_first_ids(pieces, read_count)
+        pieces = [(token_id,) for token_id in read.ids]
     if len(pieces) > _MAX_PARTS:
         pieces = _join_to_spans(pieces)
     names = _name_pieces(encoder, pieces)
@@ -329,19 +328,7 @@ def _divide_text(encoder: IdEncoder, text: str, sticky_ids: frozenset[int], *, w
         parts.append(
             TextPart(name, piece, sticky=bool(sticky_tokens), deletion=None, sticky_tokens=sticky_tokens)
         )
-    return ReadText(text, tuple(parts), left_out=len(ids) - read_count)
-
-
-def _take_first_ids(pieces: Sequence[tuple[int, ...]], count: int) -> list[tuple[int, ...]]:
-    # Returns the pieces that have the first ``count`` ids; the last piece may be cut.
-    taken_pieces = []
-    room = count
-    for piece in pieces:
-        taken = piece[:room]
-        room -= len(taken)
-        if taken:
-            taken_pieces.append(taken)
-    return taken_pieces
+    return ReadText(text, tuple(parts), left_out=len(whole.ids) - len(read.ids))
 
 
 def _join_to_spans(pieces: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:

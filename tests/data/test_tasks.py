@@ -373,6 +373,24 @@ def test_one_id_in_common_does_not_mean_one_numbering(tmp_path):
     assert task.unranked == ()
 
 
+def test_queries_and_documents_may_be_numbered_independently(tmp_path):
+    """If all ids of queries are ids of documents, too, only the texts say whether they are the same."""
+    queries = {"0": "winter song", "1": "old house", "2": "cold river"}
+    documents = {"0": "a song of summer", "1": "the house of stone", "2": "a cold river in May", "3": "music"}
+    qrels = f"{HEADER}0\t3\t1\n1\t3\t1\n2\t3\t1\n"
+    task, notes = small_beir(tmp_path / "mini", queries, documents, qrels)
+    assert (task.unranked, notes) == ((), [])
+
+
+def test_queries_are_documents_even_if_a_few_texts_differ(tmp_path):
+    """MTEB removes the document of the same id from all results of ArguAna and Quora."""
+    queries = {"0": "winter song", "1": "old house", "2": "cold rivers"}
+    documents = {"0": "Music: winter song", "1": "Old house", "2": "cold river", "3": "music"}
+    qrels = f"{HEADER}0\t3\t1\n1\t3\t1\n2\t3\t1\n"
+    task, _ = small_beir(tmp_path / "mini", queries, documents, qrels)
+    assert task.unranked == ("0", "1", "2")
+
+
 def test_the_fingerprint_of_a_task_without_such_queries_is_that_of_earlier_versions(tmp_path):
     task, _ = small_beir(tmp_path / "mini", QUERIES, DOCUMENTS, f"{HEADER}q0\td0\t1\nq1\td1\t1\n")
     assert task.fingerprint == metrics.fingerprint("retrieval", task.queries, task.documents, task.relevant)

@@ -12,20 +12,23 @@ from sentence_transformers.sentence_transformer.modules import Normalize
 import planted
 import profiled
 import tiny
-import tiny_architectures as architectures
 import tiny_decoders
 from naming import naming, says
-from prompted_loading import encoder_of, load_prompted, read
-from stickytoken import analyze_vocabulary, load_encoder
+from prompted_loading import encoder_of, encoder_that_merges_quotes, load_prompted, read
+from stickytoken import analyze_vocabulary, load_encoder, why
 from stickytoken.data import collect_sentences
 from stickytoken.detection.run_folder import LoadingRecord
 from stickytoken.encoders import Prompting
+from stickytoken.encoders.fitting import fit_texts
+from stickytoken.encoders.protocol import content_limit
 from stickytoken.errors import EncodingError, InputError, ModelError, StickyTokenWarning
-from stickytoken.insertion import Placement, Token, copies_as_ids
+from stickytoken.insertion import Insertion, Placement, Token, copies_as_ids
 from stickytoken.language_models.encoder import CausalPromptEncoder
 from stickytoken.language_models.module import CausalPrompt
 from stickytoken.measurement.ray_engine import ShardWorker
+from stickytoken.unit_vectors import exact_unit_vectors
 
+LONG = "the river stone " * 20
 SENTENCES = [*tiny.sentences(6), "", 'is it "the old" bird?', "the bird"]
 READING = {"prompt": "prompteol", "token_prepending": True, "start": 1, "exit": 3, "layer": 3}
 
@@ -59,12 +62,8 @@ def test_layers_are_found_behind_a_head_that_does_not_run():
 
 
 def test_copies_stand_inside_the_quotation():
-    """The end of the quotation shares a token with the full stop in this vocabulary."""
-    tokenizer = architectures.qwen_tokenizer(closing=False)
-    tokenizer.add_tokens(['."'])
-    model = tiny_decoders.decoder("qwen2")[0]
-    model.resize_token_embeddings(len(tokenizer) + 1)
-    encoder = CausalPromptEncoder(model, tokenizer, "tiny", read(span=(1, 3)))
+    encoder = encoder_that_merges_quotes(span=(1, 3))
+    tokenizer = encoder.user_tokenizer
     (carrier,) = encoder.tokenize(["the old river"])
     assert carrier.tail == (tokenizer.convert_tokens_to_ids('."'),)
     bird = tokenizer(" bird")["input_ids"][-1]
@@ -73,6 +72,37 @@ def test_copies_stand_inside_the_quotation():
     copies = tokenizer.decode([bird] * 3).replace(" ", "")
     assert filled_prompt.endswith(f'"theoldriver{copies}."meansinoneword:"')
     assert np.isfinite(encoder.encode_ids([probe])).all()
+
+
+def test_the_quotation_around_a_truncated_text_is_closed():
+    encoder = encoder_that_merges_quotes(max_length=60)
+    (whole,) = encoder.tokenize([LONG])
+    (cut,) = fit_texts(encoder, [LONG], 8, Insertion.IDS, "texts")
+    limit = content_limit(encoder) - 8
+    assert cut.cut
+    assert cut.content.ids == (*whole.ids[: limit - 1], encoder.user_tokenizer.convert_tokens_to_ids('."'))
+    filled_prompt = encoder.user_tokenizer.decode(encoder.prompted.prompts[0].fill(cut.content.ids))
+    assert filled_prompt.endswith('." means in one word:"')
+
+
+def test_why_reads_a_long_text_as_the_prompt_with_a_shorter_one():
+    encoder = encoder_that_merges_quotes(max_length=60)
+    words = LONG.split()
+    while not encoder.fits(encoder.content_ids([" ".join(words)])[0]):
+        words.pop()
+    explanation = why(encoder, LONG, "the bird")
+    assert [explanation.first.ids] == [tuple(ids) for ids in encoder.content_ids([" ".join(words)])]
+    first, second = exact_unit_vectors(encoder.encode([" ".join(words), "the bird"]))
+    assert explanation.similarity == pytest.approx(first @ second, abs=1e-6)
+    assert explanation.first.left_out == len(encoder.content_ids([LONG])[0]) - len(explanation.first.ids)
+
+
+def test_copies_that_leave_no_room_beside_the_quotation_are_refused():
+    encoder = encoder_that_merges_quotes(max_length=60)
+    room = content_limit(encoder) - 2  # for a word and the end of the quotation
+    assert len(fit_texts(encoder, [LONG], room, Insertion.IDS, "texts")[0].content.ids) == 2
+    with pytest.raises(InputError, match=naming("copies", room + 1)):
+        fit_texts(encoder, [LONG], room + 1, Insertion.IDS, "texts")
 
 
 def test_the_vocabulary_says_which_tokens_would_break_the_quotation(folder, encoder):

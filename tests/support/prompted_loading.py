@@ -2,6 +2,7 @@
 
 from dataclasses import fields
 
+import tiny_architectures as architectures
 import tiny_decoders
 from stickytoken import load_encoder
 from stickytoken.encoders import Prompting
@@ -21,3 +22,12 @@ def read(prompt="prompteol", span=None, layer=-1):
 
 def encoder_of(reading, kind="qwen2", **options):
     return CausalPromptEncoder(*tiny_decoders.decoder(kind), "tiny", reading, **options)
+
+
+def encoder_that_merges_quotes(span=None, **options):
+    """Return a model in whose vocabulary the full stop shares a token with the end of the quotation."""
+    tokenizer = architectures.qwen_tokenizer(closing=False)
+    tokenizer.add_tokens(['."'])
+    model = tiny_decoders.decoder("qwen2")[0]
+    model.resize_token_embeddings(len(tokenizer) + 1)
+    return CausalPromptEncoder(model, tokenizer, "tiny", read(span=span), **options)

@@ -312,7 +312,7 @@ def _sample_documents(
 
 
 # Increase this version when the same files no longer give the same index.
-AUDIT_INDEX_VERSION = 5
+AUDIT_INDEX_VERSION = 6
 
 
 def _hash_content(documents: Sequence[Document], queries: Queries, stored: Vectors | None) -> str:

@@ -280,8 +280,8 @@ def _find_queries_in_corpus(
     """Return the ids of the queries that are documents of the corpus too, and so would find themselves first.
 
     This is so in ArguAna and Quora. Other collections number queries and documents independently, so a
-    document with the id of a query is another text, and may be relevant to the query. Of such a collection,
-    no id is returned.
+    document with the id of a query is another text, and may be relevant to the query. The texts show which:
+    unless most documents that share their id with a query contain its text, no id is returned.
     """
     candidate_ids = []  # of queries that share their id with a document that isn't judged relevant
     contained_count = 0  # number of these documents that contain the text of the query
@@ -290,9 +290,8 @@ def _find_queries_in_corpus(
         if query_id in documents and not is_judged_relevant:
             candidate_ids.append(query_id)
             contained_count += _normalize(query_text) in _normalize(documents[query_id])
-    all_are_candidates = len(candidate_ids) == len(queries)
     most_are_contained = 2 * contained_count > len(candidate_ids)
-    return tuple(candidate_ids) if all_are_candidates or most_are_contained else ()
+    return tuple(candidate_ids) if most_are_contained else ()
 
 
 def _normalize(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import regex
 
@@ -62,7 +62,7 @@ def fit_texts(
     if limit is None:
         return whole
     longest = limit - room  # maximum number of ids of the prompt and a text together
-    longest_prompt = max((len(fitted.content.head) for fitted in whole), default=0)
+    longest_prompt = max((len(fitted.content.head) + len(fitted.content.tail) for fitted in whole), default=0)
     if longest <= longest_prompt:
         raise InputError(
             f"{name}: the copies take {room} tokens, which leaves no room for a text, because {encoder.name} "
@@ -73,22 +73,25 @@ def fit_texts(
         if len(fitted.content.ids) <= longest:
             return fitted
         if insertion is Insertion.IDS:
-            return _truncate_ids(fitted, longest)
+            return FittedText(fitted.text, truncate_ids(fitted.content, longest), cut=True)
         return _truncate_words(encoder, fitted, longest)
 
     return [truncate(fitted) for fitted in whole]
 
 
-def _truncate_ids(fitted: FittedText, longest: int) -> FittedText:
-    prompt_ids = fitted.content.head
-    room_left = longest - len(prompt_ids)
+def truncate_ids(text: TokenizedText, longest: int) -> TokenizedText:
+    """Return a text without its last words, so that it has at most ``longest`` ids; the last word may be cut.
+
+    Head and tail belong to the prompt and stay: without its tail, a quotation would not be closed.
+    """
+    room_left = longest - len(text.head) - len(text.tail)
     words = []
-    for word_ids in fitted.content.words:
+    for word_ids in text.words:
         if room_left <= 0:
             break
         words.append(word_ids[:room_left])
         room_left -= len(word_ids)
-    return FittedText(fitted.text, TokenizedText(prompt_ids, tuple(words)), cut=True)
+    return replace(text, words=tuple(words))
 
 
 def _truncate_words(encoder: WordEncoder, fitted: FittedText, longest: int) -> FittedText:
