@@ -179,8 +179,8 @@ def _note_undecided_pushes(run: Run) -> list[str]:
     ]
     more = f" and {len(undecided) - _NAMED} more" if len(undecided) > _NAMED else ""
     return [
-        f"push of {', '.join(named)}{more}: the interval is too wide to tell whether it is enough; measure it "
-        "in your documents with stickytoken audit"
+        f"push of {', '.join(named)}{more}: the interval is too wide to tell whether it is enough; measure "
+        "it in your documents with stickytoken audit"
     ]
 
 
