@@ -93,22 +93,22 @@ def repair(
             settings=repairing,
             progress=progress,
         )
-        documents = None
-        if affected is not None:
-            try:
-                documents = find_affected_in(affected, columns, finished_repair, encoder.load())
-            except BaseException as error:  # Ctrl-C too
-                error.add_note(f"{REPAIRED_NOTE}: {out}")
-                raise
+    if output_format is opt.Format.TABLE:  # JSON is one document, with the affected documents
+        _print_repair(finished_repair)
+        console.inform_notes(finished_repair.record.notes)
+    documents = None
+    if affected is not None:
+        try:
+            documents = find_affected_in(affected, columns, finished_repair, encoder.load())
+        except BaseException as error:  # Ctrl-C too
+            error.add_note(f"{REPAIRED_NOTE}: {out}")
+            raise
     if output_format is opt.Format.JSON:
         affected_json = None if documents is None else vars(documents)
         console.print_json(finished_repair.summary() | {"affected": affected_json})
-    else:
-        _print_repair(finished_repair)
-        if documents is not None:
-            counts = f"{documents.count:,} of {documents.documents:,} documents"
-            console.print_line(f"{counts} must be encoded again: {documents.file}")
-        console.inform_notes(finished_repair.record.notes)
+    elif documents is not None:
+        counts = f"{documents.count:,} of {documents.documents:,} documents"
+        console.print_line(f"{counts} must be encoded again: {documents.file}")
     recorded_repairs, _ = repairs_in(run)
     if finished_repair.record in recorded_repairs:  # else, the run folder could not be written
         console.inform(f"for a report with this: stickytoken report {quote(str(run))}")
