@@ -435,6 +435,14 @@ def test_a_kill_at_the_end_leaves_no_folder_that_looks_finished(run, tmp_path, m
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_a_run_folder_may_be_written_with_a_tilde(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(run.path.parent))
+    options = ("--no-verify", "--strategy", "nearest", "--out", tmp_path / "out")
+    result = planted.command("repair", f"~/{run.path.name}", *options)
+    assert result.exit_code == 0, result.stderr
+    assert f"stickytoken report {shlex.quote(str(run.path))}" in result.stderr
+
+
 def test_bad_input_is_refused_in_one_line(run, tmp_path):
     command = ("repair", run.path, "--out", tmp_path / "out")
     planted.assert_refused(*command, "--column", "text", saying=naming("--column", "--affected"))

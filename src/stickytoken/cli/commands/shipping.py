@@ -109,9 +109,9 @@ def repair(
     elif documents is not None:
         counts = f"{documents.count:,} of {documents.documents:,} documents"
         console.print_line(f"{counts} must be encoded again: {documents.file}")
-    recorded_repairs, _ = repairs_in(run)
+    recorded_repairs, _ = repairs_in(opened.path)
     if finished_repair.record in recorded_repairs:  # else, the run folder could not be written
-        console.inform(f"for a report with this: stickytoken report {quote(str(run))}")
+        console.inform(f"for a report with this: stickytoken report {quote(str(opened.path))}")
     if finished_repair.verified is False:  # None with --no-verify
         raise typer.Exit(NOT_VERIFIED)
 
