@@ -339,6 +339,7 @@ def load(
         _announce_server(cast("EndpointEncoder", encoder))
     else:
         _announce_model(encoder, name, spec.revision)
+        _tell_layer(encoder, run)
     if for_documents:
         tell_prompts(encoder)
     return encoder
@@ -408,6 +409,19 @@ def _announce_model(encoder: stickytoken.Encoder, model: str, revision: str | No
         console.inform(f"computes: on {encoder.device} in {identity.dtype}, {vectors}")
 
 
+def _tell_layer(encoder: stickytoken.Encoder, run: RunRecord | None) -> None:
+    """Print which layer a prompted language model uses, and who chose it: for a run, who chose it there."""
+    from stickytoken.language_models.encoder import CausalPromptEncoder
+
+    if not isinstance(encoder, CausalPromptEncoder) or encoder.spec is None:
+        return
+    choice: str | None = encoder.spec.layer_choice
+    recorded = None if run is None else run.model.loading
+    if recorded is not None and recorded.prompting.layer == encoder.spec.prompting.layer:
+        choice = recorded.layer_choice
+    console.inform(f"layer: {encoder.prompted.layers_run} of {encoder.layers} ({choice})")
+
+
 def _announce_server(encoder: EndpointEncoder) -> None:
     encoder.session.waits = lambda reason, seconds: console.inform(f"waiting {seconds:.0f} s: {reason}")
     server = encoder.server
@@ -451,15 +465,6 @@ def require_found(
     with naming_model_in_errors(source, "--model"):
         require_model(name, spec.revision)
     return name
-
-
-def tell_layer(encoder: stickytoken.Encoder) -> None:
-    """Print which layer a prompted language model uses."""
-    from stickytoken.language_models.encoder import CausalPromptEncoder
-
-    if isinstance(encoder, CausalPromptEncoder) and encoder.spec is not None:
-        choice = encoder.spec.layer_choice
-        console.inform(f"layer: {encoder.prompted.layers_run} of {encoder.layers} ({choice})")
 
 
 @contextmanager

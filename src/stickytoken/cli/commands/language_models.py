@@ -51,7 +51,6 @@ def embed(
     console.inform(f"read: {file.meter.summary()}")
     require_new_file(out)
     encoder = opt.load(model, loading, for_documents=False)
-    opt.tell_layer(encoder)
     prompt = capabilities_of(encoder).prompt
     if prompt:
         console.inform(f"prompt: {quote_text(prompt)}")

@@ -183,7 +183,6 @@ def detect(
     with console.status("reading the corpus"):
         sentences = corpus.read()
     encoder = opt.load_later(model, loading)
-    encoder.when_loaded.append(opt.tell_layer)
     run_detection = partial(
         stickytoken.detect,
         sentences=sentences,
