@@ -46,6 +46,17 @@ def printed(tampered_run, files, tmp_path_factory):
     return result.stdout, folder
 
 
+def test_a_folder_of_runs_is_refused_with_a_run_unless_a_file_sets_it(
+    tampered_run, files, printed, tmp_path, monkeypatch
+):
+    documents = ("--documents", files / "documents.jsonl", "--queries", files / "queries.txt", *OPTIONS)
+    line = ("audit", tampered_run, *documents, "--out", printed[1])
+    planted.assert_refused(*line, "--set", "runs=elsewhere", saying=naming(tampered_run, "runs"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text("[tool.stickytoken.audit]\nruns = 'elsewhere'\n", "utf-8")
+    assert command(*line).exit_code == 0
+
+
 def test_the_command_prints_tokens_documents_and_commands_in_this_order(printed):
     text, _ = printed
     expected_parts = [

@@ -57,10 +57,10 @@ def test_a_model_that_reads_no_ids_is_refused_before_a_run_of_it_is_made(
     def embed(texts):
         pytest.fail("texts are encoded")
 
-    source, encoder = (embed, None) if named == "source" else (tampered_run, embed)
+    source, options = (embed, {"runs": tmp_path}) if named == "source" else (tampered_run, {"encoder": embed})
     settings = replace(SMALL, insertion="ids")
     with pytest.raises(ModelError, match=naming("'ids'", "'text'")):
-        audit(source, texts, encoder=encoder, runs=tmp_path, settings=settings, progress=pytest.fail)
+        audit(source, texts, settings=settings, progress=pytest.fail, **options)
     assert not list(tmp_path.iterdir())
 
 

@@ -164,6 +164,10 @@ def test_only_a_defect_prints_a_traceback(monkeypatch, tmp_path):
     result = ended(KeyboardInterrupt())  # it promises nothing
     assert (result.exit_code, result.stdout, result.stderr) == (130, "", "interrupted\n")
     assert isinstance(ended(ZeroDivisionError()).exception, ZeroDivisionError)
+    failed = ModelError("no vector")
+    failed.add_note("a library adds this")
+    failed.add_note("finished shards are kept: 3 in runs/a")
+    assert ended(failed).stderr == "error: no vector; finished shards are kept: 3 in runs/a\n"
 
 
 # Bad input

@@ -341,6 +341,13 @@ def test_options_that_need_a_run_are_refused_with_rules(rules, documents, option
     assert checked(rules, "--documents", documents, "--fail-on", "none").exit_code == 10
 
 
+@pytest.mark.parametrize(("option", "value"), [("--folder", "runs"), ("--revision", "main")])
+def test_options_that_need_a_model_are_refused_with_a_run(run, write, option, value):
+    planted.assert_refused("check", run, option, value, saying=naming(run, option.removeprefix("--")))
+    write("pyproject.toml", f"[tool.stickytoken]\n{option.removeprefix('--')} = '{value}'\n")
+    assert checked(run).exit_code == 10  # the file sets it for the project's model
+
+
 def test_rules_without_documents_are_refused(rules):
     planted.assert_refused("check", rules, saying=naming(rules, "documents"))
 

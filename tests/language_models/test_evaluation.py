@@ -152,6 +152,23 @@ def test_embed_tells_which_layer_it_reads_and_who_chose_it(folder, tmp_path, opt
     assert line not in printed.stdout
 
 
+@pytest.mark.slow
+def test_every_command_that_loads_a_prompted_model_tells_its_layer(folder, tmp_path):
+    line = "layer: 4 of 4 (default: the last layer)"
+    sentences = tmp_path / "sentences.txt"
+    sentences.write_text("\n".join(tiny.sentences(60)))
+    options = ("--sentences", sentences, "--prompt", "prompteol", "--device", "cpu")
+    printed = planted.command("probe", folder, "river", *options, *planted.PROBE_OPTIONS)
+    assert printed.stderr.splitlines().count(line) == 1, printed.stderr
+    run = tmp_path / "run"
+    options = (*options, *planted.SMALL_OPTIONS)
+    printed = planted.command("detect", folder, *options, "--sample", 9, "--out", run)
+    assert printed.stderr.splitlines().count(line) == 1, printed.stderr
+    # The run records which layer that is, and that nobody chose it.
+    printed = planted.command("explain", run, "river", "--device", "cpu")
+    assert printed.stderr.splitlines().count(line) == 1, printed.stderr
+
+
 def document(*arguments):
     return planted.document(planted.command(*arguments, "--device", "cpu", "--format", "json"))
 

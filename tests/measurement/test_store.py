@@ -18,11 +18,13 @@ import planted
 import stickytoken
 from naming import naming
 from stickytoken import open_run
+from stickytoken.audits import open_audit
 from stickytoken.audits.results import TABLES
 from stickytoken.detection.run_folder import RunFolder
 from stickytoken.errors import InputError, RunError
-from stickytoken.explanation.files import TABLE_SCHEMAS
+from stickytoken.explanation.files import TABLE_SCHEMAS, read_explanation
 from stickytoken.machine import digest
+from stickytoken.measurement.resume import read_identity
 from stickytoken.measurement.store import (
     TABLE_FILES,
     ResultFolder,
@@ -32,7 +34,8 @@ from stickytoken.measurement.store import (
     write_atomically,
 )
 from stickytoken.methods.profile.estimates import AXES_FILE, EFFECTS_FILE
-from stickytoken.scanning.results import DOCUMENTS_FILE
+from stickytoken.repairs import open_repair
+from stickytoken.scanning.results import DOCUMENTS_FILE, open_scan
 
 GOLDEN = Path(stickytoken.__file__).parent / "demo" / "example" / "all-MiniLM-L6-v2"
 
@@ -133,6 +136,24 @@ def test_a_run_json_that_cannot_be_read_is_an_error_for_reader_and_writer_and_st
         with pytest.raises(RunError, match=message):
             use(run_copy)
     assert planted.files_of(run_copy) == before
+
+
+READERS = {
+    "audit.json": open_audit,
+    "explanation.json": read_explanation,
+    "identity.json": lambda folder: read_identity(ResultFolder(folder)),
+    "repair.json": open_repair,
+    "run.json": open_run,
+    "scan.json": open_scan,
+}
+
+
+@pytest.mark.parametrize(("name", "read"), READERS.items(), ids=READERS)
+def test_no_record_without_a_version_passes_for_a_current_one(tmp_path, name, read):
+    (tmp_path / name).write_text("{}", "utf-8")
+    with pytest.raises(RunError, match=NO_VERSION) as error:
+        read(tmp_path)
+    assert str(tmp_path / name) in str(error.value)
 
 
 @pytest.mark.parametrize(

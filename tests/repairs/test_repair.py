@@ -405,6 +405,25 @@ def test_an_interrupt_after_the_model_is_written_says_so(run, tmp_path, monkeypa
     assert says(planted.lines_of(result.stderr)[-1], "nothing was written")
 
 
+def test_a_list_of_affected_documents_that_fails_hides_neither_model_nor_result(run, tmp_path, monkeypatch):
+    documents = tmp_path / "documents.csv"
+    documents.write_text(f"id,text\na,{repaired.WORD}\n", encoding="utf-8")
+    out = tmp_path / "out"
+    command = ("repair", run.path, "--no-verify", "--strategy", "nearest", "--affected", documents)
+
+    def refuse(*_):
+        raise RunError("no space for the list")
+
+    monkeypatch.setattr("stickytoken.repairs.result.find_affected_in", refuse)
+    result = planted.command(*command, "--out", out)
+    assert result.exit_code == 1
+    assert says(planted.lines_of(result.stderr)[-1], "error: no space for the list", f"finished: {out}")
+    assert says(result.stdout, f"repaired model: {out}")
+    result = planted.command(*command, "--out", out, "--format", "json")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert says(planted.lines_of(result.stderr)[-1], f"finished: {out}")
+
+
 @pytest.mark.parametrize(
     ("module", "step"),
     [("stickytoken.repairs._documents", "format_block"), ("stickytoken.measurement.store", "move_folder")],
@@ -414,6 +433,14 @@ def test_a_kill_at_the_end_leaves_no_folder_that_looks_finished(run, tmp_path, m
     assert not (tmp_path / "out").exists()
     assert (quick(run, tmp_path / "out").path / REPAIR_FILE).is_file()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_run_folder_may_be_written_with_a_tilde(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(run.path.parent))
+    options = ("--no-verify", "--strategy", "nearest", "--out", tmp_path / "out")
+    result = planted.command("repair", f"~/{run.path.name}", *options)
+    assert result.exit_code == 0, result.stderr
+    assert f"stickytoken report {shlex.quote(str(run.path))}" in result.stderr
 
 
 def test_bad_input_is_refused_in_one_line(run, tmp_path):

@@ -159,6 +159,15 @@ def test_the_fresh_process_compares_as_many_components_as_the_run(pristine):
     assert same_ids.passed, same_ids.finding
 
 
+@pytest.mark.slow
+def test_the_fresh_process_says_if_no_text_fits_the_model(pristine):
+    model = require_repairable(load_encoder(pristine, device="cpu", max_length=8))
+    same_vectors, same_ids = check_fresh_process(model, model, ["a river"], ["a stone " * 20])
+    assert not same_vectors.passed
+    assert says(same_vectors.finding, "no text", "no vectors")
+    assert same_ids.passed, same_ids.finding
+
+
 def cosines(*exchanged):
     """Cosines that follow the scores of the pairs, but for two pairs that have exchanged theirs."""
     values = (np.arange(12) % 5 + np.linspace(0, 0.9, 12))[:, None] / 10

@@ -12,7 +12,7 @@ from stickytoken.audits.vectors import StoredVectors, VectorSource, open_vectors
 from stickytoken.cleaning import Cleaner
 from stickytoken.cleaning.rules import CleaningRules, rules_of_run
 from stickytoken.data.documents import DocumentSource, NamedColumns, open_documents
-from stickytoken.detection.finding import find_run
+from stickytoken.detection.finding import find_run, refuse_for_run
 from stickytoken.detection.naming import TokenSource
 from stickytoken.detection.run import Run, encoder_for
 from stickytoken.encoders import protocol
@@ -44,7 +44,7 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
     known: str | Path | None = None,
     tokens: TokenSource | None = None,
     encoder: AnyModel | None = None,
-    runs: str | Path = RUNS_FOLDER,
+    runs: str | Path | None = None,
     settings: AuditSettings | None = None,
     out: str | Path | None = None,
     engine: EngineChoice = "local",
@@ -73,7 +73,7 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
         tokens: ids or texts of the tokens to measure, or files of them. If None, flagged, special and other
             suspicious tokens are measured. Random tokens are measured with either.
         encoder: the model of the run. If None, the model that the run names is loaded.
-        runs: the folder that holds the model's runs, if `source` is a model.
+        runs: for a model: the folder that holds its runs; if None, ``runs``.
         settings: settings of the audit. If None, the default settings are used.
         out: folder of the audit. If None, the audit is stored as ``audit-<identity>`` in the run folder, and
             the report of the run includes the audit.
@@ -103,6 +103,8 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
     began = time.perf_counter()
     require_callable("progress", progress)
     # What cannot be used is refused before the model is loaded or a run is made, which may take hours.
+    refuse_for_run(source, runs=runs)
+    runs = RUNS_FOLDER if runs is None else file_path("runs", runs)
     if out is not None:
         out = file_path("out", out)
         resume.require_place(out, results.AUDITS)
@@ -119,7 +121,7 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
     for passed in (source, encoder):
         if settings.insertion is not None and protocol.is_encoder(passed):
             require_insertion(passed, settings.insertion)
-    run, model, notes = find_run(source, file_path("runs", runs), progress=progress, engine=engine)
+    run, model, notes = find_run(source, runs, progress=progress, engine=engine)
     # If `find_run` had to load the model, it has compared it with the run. Any other model is compared here.
     if encoder is not None or model is None:
         model = encoder_for(encoder, run, "audit")

@@ -246,9 +246,8 @@ class PanelledCommand(TyperCommand):
         Returns:
             The arguments that no parameter of the command has used.
         """
-        # Typer takes the value of an option that is not passed from this map. The callbacks of --set and
-        # --config fill the map; Typer calls them before it handles other options, in the order in which they
-        # were passed.
+        # Typer takes the value of an option that is not passed from this map. The callback of --config fills
+        # it; Typer calls it before it handles other options.
         ctx.default_map = {}
         try:
             rest: list[str] = super().parse_args(ctx, args)
@@ -258,9 +257,9 @@ class PanelledCommand(TyperCommand):
                 ctx.fail(advice)  # raises a usage error
             raise
         # Typer has handled only the options in `params`, from which `__init__` removed the settings. The
-        # settings get their values from the default map.
+        # settings get their values from --set, or else from the default map.
         for option in self.settings.values():
-            option.handle_parse_result(ctx, opts={}, args=[])
+            option.handle_parse_result(ctx, opts=ctx.meta.get(_SET_VALUES, {}), args=[])
         return rest
 
     def _suggest_instead_of(self, option_name: str) -> str | None:
@@ -294,8 +293,11 @@ def _long_name(param: Any) -> str:
 # Settings on the command line.
 
 
+_SET_VALUES = "stickytoken.set"  # where the context keeps the values of --set
+
+
 def _apply_settings(ctx: typer.Context, value: list[str] | None) -> None:
-    """Store the values of --set as defaults in the context. For ``--set help``, print all settings.
+    """Store the values of --set in the context. For ``--set help``, print all settings.
 
     This function is the callback of --set. ``value`` is the list of the texts that were passed with --set.
     """
@@ -323,11 +325,17 @@ def _apply_settings(ctx: typer.Context, value: list[str] | None) -> None:
             values.setdefault(option.name, []).append(text)
         else:
             values[option.name] = text  # of several assignments to a setting, the last counts
-    ctx.default_map = {**(ctx.default_map or {}), **values}  # --set takes precedence over files
+    ctx.meta[_SET_VALUES] = values
 
 
 # Names of value types in the table that ``--set help`` prints.
 _KIND_NAMES = {bool: "true, false", int: "number", float: "number", Path: "path"}
+
+
+def is_typed(context: typer.Context, name: str) -> bool:
+    """Return whether an option or setting was passed on the command line: its value may be that of a file."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _type_of_value(option: Any) -> Any:
@@ -424,7 +432,7 @@ def _apply_files(ctx: typer.Context, value: Path | None) -> None:
     if value is not None:
         file = value.expanduser()
         values |= _select_entries_for_command(ctx, _read_toml(file), file, is_project_file=False)
-    ctx.default_map = {**values, **(ctx.default_map or {})}  # --set takes precedence over files
+    ctx.default_map = values
 
 
 def _select_entries_for_command(

@@ -330,13 +330,15 @@ class _ModelToLoad:
 
     Attributes:
         spec: The user's options or else those of the run. It has an ``endpoint`` if the model is behind one.
-        run: The folder of the run, as the user named it; None if the user named the model.
+        source: The model or the run, as the user named it.
+        run: The record of the run; None if the user named the model.
         for_documents: Whether copies are put into documents. Otherwise, the texts have no role, and a model
             behind an endpoint needs no tokenizer, because the vocabulary does not matter.
     """
 
     spec: EncoderSpec
-    run: str | None
+    source: str
+    run: RunRecord | None
     for_documents: bool
 
     @classmethod
@@ -379,11 +381,11 @@ class _ModelToLoad:
 
             refuse_endpoint_options(model, loading, _ENDPOINT_ONLY)
         if run is None:
-            return cls(spec, None, for_documents)
+            return cls(spec, source, None, for_documents)
         from stickytoken.detection.run import complete_spec
 
         # With what the run records and the user has not passed.
-        return cls(complete_spec(run, spec), source, for_documents)
+        return cls(complete_spec(run, spec), source, run, for_documents)
 
     def require_found(self) -> None:
         """Raise an error if the model is on this machine or the hub, but not found there."""
@@ -414,6 +416,7 @@ class _ModelToLoad:
                 encoder = in_role(encoder, Role.DOCUMENT)
         if self.spec.endpoint is None:
             _announce_model(encoder, name, self.spec.revision)
+            _tell_layer(encoder, self.run)
         else:
             _announce_server(cast("EndpointEncoder", encoder))
         if self.for_documents:
@@ -425,7 +428,7 @@ class _ModelToLoad:
             return nullcontext()
         from stickytoken.detection.run import naming_model_in_errors
 
-        return naming_model_in_errors(self.run, "--model")
+        return naming_model_in_errors(self.source, "--model")
 
 
 def tell_prompts(encoder: stickytoken.Encoder) -> None:
@@ -453,19 +456,23 @@ def _announce_model(encoder: stickytoken.Encoder, model: str, revision: str | No
         console.inform(f"computes: on {encoder.device} in {identity.dtype}, {vectors}")
 
 
+def _tell_layer(encoder: stickytoken.Encoder, run: RunRecord | None) -> None:
+    """Print which layer a prompted language model uses, and who chose it: for a run, who chose it there."""
+    from stickytoken.language_models.encoder import CausalPromptEncoder
+
+    if not isinstance(encoder, CausalPromptEncoder) or encoder.spec is None:
+        return
+    choice: str | None = encoder.spec.layer_choice
+    recorded = None if run is None else run.model.loading
+    if recorded is not None and recorded.prompting.layer == encoder.spec.prompting.layer:
+        choice = recorded.layer_choice
+    console.inform(f"layer: {encoder.prompted.layers_run} of {encoder.layers} ({choice})")
+
+
 def _announce_server(encoder: EndpointEncoder) -> None:
     encoder.session.waits = lambda reason, seconds: console.inform(f"waiting {seconds:.0f} s: {reason}")
     server = encoder.server
     console.inform(f"endpoint: {server.dimension:,} components, noise {server.noise:.1e}")
-
-
-def tell_layer(encoder: stickytoken.Encoder) -> None:
-    """Print which layer a prompted language model uses."""
-    from stickytoken.language_models.encoder import CausalPromptEncoder
-
-    if isinstance(encoder, CausalPromptEncoder) and encoder.spec is not None:
-        choice = encoder.spec.layer_choice
-        console.inform(f"layer: {encoder.prompted.layers_run} of {encoder.layers} ({choice})")
 
 
 @contextmanager

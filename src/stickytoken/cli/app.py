@@ -80,10 +80,11 @@ def _report_error(error: BaseException, command: str | None) -> int | None:
     Returns:
         The exit status. If the error is a bug, nothing is printed, and the result is None.
     """
+    # Libraries add notes, too, for whoever reads a traceback.
+    our_beginnings = (KEPT_NOTE, REPAIRED_NOTE)
+    notes = [note for note in getattr(error, "__notes__", []) if note.startswith(our_beginnings)]
     if isinstance(error, KeyboardInterrupt) or console.was_interrupted():
         console.ignore_interrupts()  # let Python clean up undisturbed
-        beginnings = (KEPT_NOTE, REPAIRED_NOTE)
-        notes = [note for note in getattr(error, "__notes__", []) if note.startswith(beginnings)]
         if any(note.startswith(REPAIRED_NOTE) for note in notes):
             notes.append(_CONTINUE)
         elif command in _AFTER_INTERRUPT:
@@ -91,7 +92,7 @@ def _report_error(error: BaseException, command: str | None) -> int | None:
         console.print_error(f"interrupted: {'; '.join(notes)}" if notes else "interrupted")
         return console.INTERRUPTED
     if isinstance(error, StickyTokenError):
-        console.print_error(f"error: {error}")
+        console.print_error("; ".join([f"error: {error}", *notes]))
         return FAILED
     if isinstance(error, BrokenPipeError):
         console.silence_stdout()

@@ -97,6 +97,15 @@ def find_run(
     return FoundRun(run, encoder, notes)
 
 
+def refuse_for_run(source: AnyModel | Run, **options: object) -> None:
+    """Raise an InputError if an option that only a model can have was passed with a run; None was not."""
+    is_named_run = isinstance(source, (str, Path)) and is_run(source)
+    passed = [name for name, value in options.items() if value is not None]
+    if passed and (isinstance(source, Run) or is_named_run):
+        name = source.path if isinstance(source, Run) else source
+        raise InputError(f"{name} is a run: leave out {' and '.join(passed)}, or pass a model in its place")
+
+
 def _whole_runs(runs: Path) -> tuple[dict[Path, RunRecord], list[str]]:
     """Read all finished runs of profile that cover a whole vocabulary, whatever their model.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -340,26 +339,16 @@ class RunFolder(store.ResultFolder):
                 f"no run folder {str(self.path)!r}: name the folder that detect printed as its run folder, "
                 "which by default is runs/<model>-<method>-<identity>"
             )
-        if not self.holds_run():
-            lack = f"it has no {store.RUN_FILE}"
-            if self.lacks_record():
-                raise RunError(
-                    f"the run in {self.path} is damaged, because {lack}: restore it, or run "
-                    f"{store.command_of(self.path)} again"
-                )
-            raise RunError(f"{self.path} is not a run folder: {lack}")
-        path = self.path / store.RUN_FILE
-        raw = store.read_json(path)
-        if isinstance(raw, Mapping):
-            version = raw.get("schema_version")
-            if type(version) is not int or version < 1:  # a bool is an int
-                written = "missing" if version is None else json.dumps(version)[:40]
-                raise RunError(
-                    f"{path} is not a valid record (schema_version is {written}, but must be a positive "
-                    f"integer): {store.repair_advice(path)}"
-                )
-            store.require_version(version, SCHEMA_VERSION, path, "detect")
-        return store.validated(RunRecord, raw, path)
+        record = self.read_record(store.RUN_FILE, RunRecord, SCHEMA_VERSION, "detect")
+        if record is not None:
+            return record
+        lack = f"it has no {store.RUN_FILE}"
+        if self.lacks_record():
+            raise RunError(
+                f"the run in {self.path} is damaged, because {lack}: restore it, or run "
+                f"{store.command_of(self.path)} again"
+            )
+        raise RunError(f"{self.path} is not a run folder: {lack}")
 
     def read_finished(self) -> tuple[RunRecord, base.ResultRecord]:
         """Return the record and the result in run.json.
@@ -416,7 +405,7 @@ def require_usable(path: Path, method: str, settings: base.MethodSettings) -> No
     folder = RunFolder(path)
     earlier_run = folder.read_run() if folder.holds_run() else None
     # The identity is written first: it may be the only record of an interrupted run.
-    earlier_record = earlier_run or folder.read_record(store.IDENTITY_FILE, resume.IdentityRecord)
+    earlier_record = earlier_run or resume.read_identity(folder)
     if earlier_record is None:
         return
     # Of the identity, only these parts are known without the model.

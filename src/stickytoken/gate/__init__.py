@@ -11,7 +11,7 @@ import polars as pl
 from stickytoken.cleaning import Cleaner, SpanKind, names_rules_file
 from stickytoken.data.documents import DocumentSource, NamedColumns, open_documents
 from stickytoken.data.readability import LARGEST_UNKNOWN
-from stickytoken.detection.finding import find_run
+from stickytoken.detection.finding import find_run, refuse_for_run
 from stickytoken.detection.run import Run, open_run
 from stickytoken.errors import InputError
 from stickytoken.findings import Finding, Level
@@ -57,7 +57,8 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
             check of a model uses the newest run that covers the whole vocabulary of exactly this model. If
             there is no such run, a detection is run first. A rules file is a file that ``clean --rules-out``
             or `Cleaner.save` wrote. With a rules file or a cleaner, only documents are checked, and
-            ``fail_on``, ``max_tokens``, ``baseline``, ``folder`` and ``revision`` cannot be passed.
+            ``fail_on``, ``max_tokens``, ``baseline``, ``folder`` and ``revision`` cannot be passed; with a
+            run, the last two.
         fail_on: mildest grade of sticky token that counts against the model: ``sticky`` (every sticky token),
             ``mild``, ``serious`` or ``severe``. With ``none``, only documents can make the check fail, and
             tokens cannot. If None, the grade is ``sticky`` for a run or a model, and ``none`` for a rules
@@ -137,6 +138,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
             "fail_on is 'none', so tokens cannot make the check fail, and no documents were passed: pass "
             "documents, or another value of fail_on"
         )
+    refuse_for_run(source, folder=folder, revision=revision)
     baseline_run = None if baseline is None else open_run(baseline)
     folder = RUNS_FOLDER if folder is None else file_path("folder", folder)
     found = find_run(source, folder, revision, progress)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from stickytoken.encoders.protocol import EncoderIdentity
 
+IDENTITY_SCHEMA_VERSION = 1
+
 
 def settings_values(settings: DataclassInstance) -> dict[str, Any]:
     """Convert settings to values that JSON can represent."""
@@ -156,8 +158,14 @@ M = TypeVar("M")
 class IdentityRecord(MeasurementRecord):
     """The identity of the measurement in a folder, which is written before the first shard."""
 
-    schema_version: int = 1
+    schema_version: int = IDENTITY_SCHEMA_VERSION
     kind: str
+
+
+def read_identity(folder: ResultFolder) -> IdentityRecord | None:
+    """Return the identity of the measurement in a folder, or None if it has none."""
+    any_command = "stickytoken"
+    return folder.read_record(IDENTITY_FILE, IdentityRecord, IDENTITY_SCHEMA_VERSION, any_command)
 
 
 @dataclass(frozen=True)
@@ -242,7 +250,7 @@ def resumed(folder: ResultFolder, kind: MeasurementKind[R], record: R) -> Iterat
             earlier = kind.read(folder)
             present = earlier
         else:  # an interrupted measurement may have left only its identity
-            present = folder.read_record(IDENTITY_FILE, IdentityRecord)
+            present = read_identity(folder)
         if present is not None and present.identity != record.identity:
             refuse_different(folder.path, kind.name, record.identity_parts, present.identity_parts)
         finished = earlier is not None and kind.finished(earlier, folder)
@@ -319,7 +327,7 @@ def require_vacant(folder: ResultFolder, kind: MeasurementKind[Any]) -> None:
     is_foreign = folder.holds_other_files(kind.file)
     if not is_foreign and not (folder.path / kind.file).is_file():
         # An interrupted measurement may have left only its identity.
-        present = folder.read_record(IDENTITY_FILE, IdentityRecord)
+        present = read_identity(folder)
         is_foreign = present is not None and present.kind != kind.name
     if is_foreign:
         raise RunError(f"{folder.path} contains files but no {kind.name}: choose an empty or new folder")

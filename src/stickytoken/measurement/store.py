@@ -477,15 +477,17 @@ class ResultFolder:
         Args:
             name: name of the file.
             kind: class of the record.
-            version: the schema version that the record must have; if None, it is not checked.
+            version: the schema version that the record must have; None for a record without versions.
             command: name of the command that writes the record, for the error about another version.
         """
         path = self.path / name
-        if not path.is_file():
+        with self._explain_errors():
+            is_present = path.is_file()
+        if not is_present:
             return None
         raw = read_json(path)
         if version is not None and isinstance(raw, dict):
-            require_version(raw.get("schema_version"), version, path, command)
+            _require_version(raw.get("schema_version"), version, path, command)
         return validated(kind, raw, path)
 
     def write_record(self, name: str, record: BaseModel) -> None:
@@ -667,12 +669,15 @@ def read_json(path: Path) -> Any:
         raise RunError(f"{path} is damaged ({error}): {repair_advice(path)}") from error
 
 
-def require_version(version: object, current: int, path: Path, command: str) -> None:
-    """Raise a RunError if a file has another schema version than the one that this stickytoken writes.
-
-    A version that is no number raises no error here; the check of the record reports it.
-    """
-    if not isinstance(version, int) or version == current:
+def _require_version(version: object, current: int, path: Path, command: str) -> None:
+    """Raise a RunError unless a file has the schema version that this stickytoken writes."""
+    if type(version) is not int or version < 1:  # a bool is an int
+        written = "missing" if version is None else json.dumps(version)[:40]
+        raise RunError(
+            f"{path} is not a valid record (schema_version is {written}, but must be a positive integer): "
+            f"{repair_advice(path)}"
+        )
+    if version == current:
         return
     written = f"{path} has schema version {version}, but this stickytoken reads version {current}"
     if version > current:

@@ -61,18 +61,32 @@ def check_fresh_process(
         return [CheckRecord(name="fresh process", passed=False, finding=finding)]
     # The answer is the last line, because libraries may print lines before it.
     answer: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
+    same_vectors = _check_vectors(answer, repaired, encoded)
+    return [same_vectors, _check_loaders(answer, len(tokenized))]
+
+
+def _check_vectors(
+    answer: Mapping[str, Any], repaired: RepairableModel, encoded: Sequence[str]
+) -> CheckRecord:
+    """Check that the fresh process and this one compute the same vectors.
+
+    ``answer`` is the answer of `_SCRIPT`, and ``encoded`` the texts that it encoded.
+    """
+    name = "fresh process"
+    loads = f"a process without stickytoken loads the folder with sentence-transformers {answer['version']}"
+    if not encoded:
+        finding = f"{loads}, but no text fits the model, so no vectors could be compared"
+        return CheckRecord(name=name, passed=False, finding=finding)
     our_vectors = repaired.encoder.encode(encoded).astype(np.float64)
     their_vectors = np.array(answer["vectors"])
     norms = np.linalg.norm(our_vectors, axis=1) * np.linalg.norm(their_vectors, axis=1)
     cosines = (our_vectors * their_vectors).sum(axis=1) / norms  # shape (texts,)
     least_cosine = float(cosines.min())
     finding = (
-        "a process without stickytoken loads the folder with sentence-transformers "
-        f"{answer['version']} and computes vectors with a cosine of at least {least_cosine:.6f} to those "
-        f"computed here, on {len(encoded)} texts"
+        f"{loads} and computes vectors with a cosine of at least {least_cosine:.6f} to those computed here, "
+        f"on {len(encoded)} texts"
     )
-    same_vectors = CheckRecord(name="fresh process", passed=least_cosine >= _SAME_COSINE, finding=finding)
-    return [same_vectors, _check_loaders(answer, len(tokenized))]
+    return CheckRecord(name=name, passed=least_cosine >= _SAME_COSINE, finding=finding)
 
 
 def _run_script(

@@ -6,10 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from stickytoken.cli import _options as opt, console
-from stickytoken.cli._command import command
+from stickytoken.cli._command import command, is_typed
 from stickytoken.errors import MissingExtraError
-from stickytoken.machine import RUNS_FOLDER
 from stickytoken.settings.audit import AuditSettings
 from stickytoken.settings.reading import Columns
 from stickytoken.words import counted
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 def audit(
     source: opt.Source,
     *,
+    context: typer.Context,
     documents: opt.TextsOption[str],
     queries: opt.TextsOption[str | None] = None,
     vectors: opt.TextsOption[Path | None] = None,
@@ -42,7 +44,7 @@ def audit(
     known: opt.KnownDocuments = None,
     columns: Columns,
     source_column: Annotated[str | None, opt.setting()] = None,
-    runs: Annotated[Path, opt.setting()] = RUNS_FOLDER,
+    runs: Annotated[Path | None, opt.setting()] = None,
     model: opt.RunsModel = None,
     auditing: AuditSettings,
     loading: opt.AnyModelOptions,
@@ -65,7 +67,7 @@ def audit(
             that the documents need not be encoded.
         source_column: Column with the source of documents, by which losses and gains are also listed.
             Default: the column named source, or else topic.
-        runs: For a model: the folder that contains its runs.
+        runs: For a model: the folder that contains its runs. Default: runs.
         out: Output folder. Default: audit-<identity> in the run folder, where report finds it.
         limit: Maximum number of rows to print per table.
     """
@@ -73,6 +75,8 @@ def audit(
     from stickytoken.audits.vectors import open_vectors
 
     run, encoder = opt.open_source(source, loading, model)
+    if run is not None and not is_typed(context, "runs"):
+        runs = None  # a file may set it for models
     stored_vectors = None if vectors is None else open_vectors(vectors)
 
     def measure(model_or_stand_in: Any, **options: Any) -> Audit:

@@ -51,7 +51,6 @@ def embed(
     console.inform(f"read: {file.meter.summary()}")
     require_new_file(out)
     later = opt.load_later(model, loading, for_documents=False)
-    later.when_loaded.append(opt.tell_layer)
     readable_texts = [text for text in texts if text is not None]
 
     def rehearse(stand_in: Any, _: Path) -> object:

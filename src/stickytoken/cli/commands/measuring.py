@@ -187,7 +187,6 @@ def detect(
     with console.status("reading the corpus"):
         sentences = corpus.read_sentences()
     encoder = opt.load_later(model, loading)
-    encoder.when_loaded.append(opt.tell_layer)
     run_detection = partial(
         stickytoken.detect,
         sentences=sentences,

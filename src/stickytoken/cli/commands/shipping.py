@@ -15,7 +15,7 @@ import typer
 
 import stickytoken
 from stickytoken.cli import _options as opt, console
-from stickytoken.cli._command import command, project_table
+from stickytoken.cli._command import command, is_typed, project_table
 from stickytoken.cli.commands.runs import NAMED
 from stickytoken.errors import InputError, StickyTokenError
 from stickytoken.methods import Column
@@ -93,25 +93,25 @@ def repair(
             settings=repairing,
             progress=progress,
         )
-        documents = None
-        if affected is not None:
-            try:
-                documents = find_affected_in(affected, columns, finished_repair, encoder.load())
-            except BaseException as error:  # Ctrl-C too
-                error.add_note(f"{REPAIRED_NOTE}: {out}")
-                raise
+    if output_format is opt.Format.TABLE:  # JSON is one document, with the affected documents
+        _print_repair(finished_repair)
+        console.inform_notes(finished_repair.record.notes)
+    documents = None
+    if affected is not None:
+        try:
+            documents = find_affected_in(affected, columns, finished_repair, encoder.load())
+        except BaseException as error:  # Ctrl-C too
+            error.add_note(f"{REPAIRED_NOTE}: {out}")
+            raise
     if output_format is opt.Format.JSON:
         affected_json = None if documents is None else vars(documents)
         console.print_json(finished_repair.summary() | {"affected": affected_json})
-    else:
-        _print_repair(finished_repair)
-        if documents is not None:
-            counts = f"{documents.count:,} of {documents.documents:,} documents"
-            console.print_line(f"{counts} must be encoded again: {documents.file}")
-        console.inform_notes(finished_repair.record.notes)
-    recorded_repairs, _ = repairs_in(run)
+    elif documents is not None:
+        counts = f"{documents.count:,} of {documents.documents:,} documents"
+        console.print_line(f"{counts} must be encoded again: {documents.file}")
+    recorded_repairs, _ = repairs_in(opened.path)
     if finished_repair.record in recorded_repairs:  # else, the run folder could not be written
-        console.inform(f"for a report with this: stickytoken report {quote(str(run))}")
+        console.inform(f"for a report with this: stickytoken report {quote(str(opened.path))}")
     if finished_repair.verified is False:  # None with --no-verify
         raise typer.Exit(NOT_VERIFIED)
 
@@ -139,8 +139,10 @@ _FAIL_ON_HELP = (
     "With none, no token counts, so only findings in documents can make the check fail. "
     f"{severities_in_words()} Default: sticky; none with a rules file."
 )
-# Options that need a run or a model. The values that files set for them do not apply to a rules file.
-_NEED_A_RUN = ("fail_on", "max_tokens", "baseline", "revision", "folder")
+# Options that need a model, and those that need a run or a model. The values that files set for them do not
+# apply to a run or to a rules file.
+_NEED_A_MODEL = ("revision", "folder")
+_NEED_A_RUN = ("fail_on", "max_tokens", "baseline", *_NEED_A_MODEL)
 
 
 CheckFormat = StrEnum("CheckFormat", "TABLE JSON JUNIT SARIF GITHUB")
@@ -227,13 +229,13 @@ def check(
     }
     # An option that was not passed has the default of the library.
     arguments: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    if names_rules_file(source) and _is_typed(context, "source"):
-        # pyproject.toml may set these options for the project's model. If the user names a rules file instead
-        # of the model, the options are an error only if the user typed them on the command line.
-        for name in _NEED_A_RUN:
-            if not _is_typed(context, name):
-                arguments.pop(name, None)
     try:
+        if is_typed(context, "source"):
+            # pyproject.toml may set these options for the project's model. If the user names a rules file or
+            # a run instead, they are an error only if the user typed them on the command line.
+            for name in _find_inapplicable(source):
+                if not is_typed(context, name):
+                    arguments.pop(name, None)
         if audit is not None:
             if documents is None:
                 raise typer.BadParameter("it needs --documents", param_hint="--audit")
@@ -259,10 +261,13 @@ def check(
         raise typer.Exit(1)
 
 
-def _is_typed(context: typer.Context, name: str) -> bool:
-    # The value may also come from a file, or be the default.
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
+def _find_inapplicable(source: str) -> tuple[str, ...]:
+    from stickytoken.cleaning import names_rules_file
+    from stickytoken.detection.run import is_run
+
+    if names_rules_file(source):
+        return _NEED_A_RUN
+    return _NEED_A_MODEL if is_run(source) else ()
 
 
 def _show_check(finished_check: Check, output_format: CheckFormat, out: Path | None) -> None:
