@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -32,6 +33,7 @@ from stickytoken.errors import (
     StickyTokenWarning,
 )
 from stickytoken.repairs import _job, repair
+from stickytoken.repairs._verification import texts_with
 from stickytoken.repairs.recheck import list_used_texts
 from stickytoken.repairs.records import DOCUMENT_FILE, REPAIR_FILE
 from stickytoken.unit_vectors import exact_unit_vectors
@@ -122,7 +124,12 @@ def test_unknown_characters_may_still_become_the_unknown_token(run, tmp_path):
     assert "unreachable" not in failed
 
 
-def test_no_text_produces_an_unreachable_entry(run, task, tmp_path):
+def count_other_texts(repair):
+    count = re.search(r"of ([\d,]+) texts", finding_of(repair, "other texts"))[1]
+    return int(count.replace(",", ""))
+
+
+def test_no_text_produces_an_unreachable_entry(run, mended, task, tmp_path):
     options = {"sentences": repaired.unused_corpus(), "task": task}
     settings = RepairSettings(strategy="unreachable")
     split = repair(own_run(run, tmp_path), out=tmp_path / "out", settings=settings, **options)
@@ -130,6 +137,10 @@ def test_no_text_produces_an_unreachable_entry(run, task, tmp_path):
     (failed,) = [check for check in split.record.verification.checks if not check.passed]
     assert says(failed.finding, "2 repaired tokens", "could not be measured")
     assert "unreachable" in checks_of(split)
+    # If the tokenizer is edited, the other texts include spellings of the special tokens.
+    special_tokens = split.model.tokenizer.get_added_tokens_decoder().values()
+    spellings = [text for special_token in special_tokens for text in texts_with(special_token.content)]
+    assert count_other_texts(split) == count_other_texts(mended) + len(spellings)
     (token_id,) = run.token(repaired.WORD)["token_id"]
     ids = split.model.tokenizer.encode(f"{repaired.WORD} a {repaired.WORD}{repaired.WORD}").ids
     assert token_id not in ids

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 from hypothesis import given, strategies as st
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import tiny
@@ -145,6 +145,72 @@ def test_all_special_tokens_with_the_padding_become_plain_text_and_stay_in_the_t
     assert sum(batch["attention_mask"][0]) < sum(batch["attention_mask"][1])
     (content,) = contents(target, auto(target)([tokenizer.pad_token]))
     assert ids[0] not in content
+
+
+# Texts that the tokenizers read without an added "covid" or "☃", unless one of these is a vocabulary entry.
+OTHER_SPELLINGS = ["Covid in winter", "COVID", "ｃｏｖｉｄ", "the covidriver", "rivercovid", "a☃b", "a ☃☃ b"]
+
+
+def with_added(folder, target, *names):
+    """A copy of a folder whose tokenizer finds these words before all else, but only whole and as written."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens([AddedToken(name, single_word=True, special=True) for name in names])
+    tokenizer.save_pretrained(target)
+    shutil.copyfile(folder / "config.json", target / "config.json")
+    return target
+
+
+def assert_plain_and_others_as_before(folder, target, names):
+    """Repair the tokens of these names; no text without them may be read otherwise."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    ids = tuple(tokenizer.convert_tokens_to_ids(list(names)))
+    edited = written(folder, target / "new", edit_tokenizer(folder, ModelEdit(plain_specials=ids)))
+    others = [*TEXTS, *OTHER_SPELLINGS, "covid", "a covid b", "☃", "<q> a"]
+    texts = [*(text for text in others if not set(ids) & set(tokenizer.encode(text))), *names]
+    before, after = auto(folder)(texts), agreed(edited, target / "again", texts)
+    assert before[: -len(names)] == after[: -len(names)]
+    assert not any(set(ids) & set(ids_of_text) for ids_of_text in after)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_added_token_behind_one_that_becomes_plain_text_stays_outside_the_vocabulary(
+    kind, saved, tmp_path
+):
+    folder = with_added(saved(kind), tmp_path / "added", "<doc>", "covid", "☃", "<d>")
+    assert_plain_and_others_as_before(folder, tmp_path, ["<doc>"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("before", ["<q>", "covid", "☃"])
+def test_an_added_token_before_one_that_becomes_plain_text_stays_if_no_other_text_produces_it(
+    kind, before, saved, tmp_path
+):
+    folder = with_added(saved(kind), tmp_path / "added", before, "<doc>")
+    # Merges never produce a word without merges, but a single character needs none. WordPiece looks up words
+    # and signs, and Unigram anything.
+    refused = {"wordpiece": ("covid", "☃"), "sentencepiece merges": ("☃",)}
+    if kind.startswith("unigram") or before in refused.get(kind, ()):
+        with pytest.raises(RepairError, match=naming("'<doc>'", f"'{before}'", "plain-specials")):
+            assert_plain_and_others_as_before(folder, tmp_path / "one", ["<doc>"])
+    else:
+        assert_plain_and_others_as_before(folder, tmp_path / "one", ["<doc>"])
+    assert_plain_and_others_as_before(folder, tmp_path / "both", [before, "<doc>"])
+
+
+@pytest.mark.parametrize("before", ["<q>", "covid"])
+def test_a_tokenizer_that_looks_up_whole_words_finds_no_added_token_that_it_divides(before, saved, tmp_path):
+    folder = with_added(saved("byte-level of the bare class"), tmp_path / "added", before, "<doc>")
+    path = folder / "tokenizer.json"
+    document = json.loads(path.read_text("utf-8"))
+    document["model"]["ignore_merges"] = True
+    path.write_text(json.dumps(document), "utf-8")
+    if before == "covid":
+        with pytest.raises(RepairError, match=naming("'<doc>'", "'covid'")):
+            assert_plain_and_others_as_before(folder, tmp_path / "one", ["<doc>"])
+    else:
+        assert_plain_and_others_as_before(folder, tmp_path / "one", ["<doc>"])
 
 
 def test_only_files_that_change_are_returned_older_ones_keep_step_or_are_converted(tmp_path):

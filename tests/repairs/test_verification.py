@@ -1,10 +1,14 @@
 """What the checks of a verification say, and when they fail."""
 
+import json
+import shutil
+
 import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
 import repaired
+import tiny
 from naming import says
 from stickytoken import load_encoder
 from stickytoken.data.tasks import load_task
@@ -17,6 +21,7 @@ from stickytoken.repairs._verification import (
     check_main_score,
     check_neighbours,
     check_repaired,
+    spell_other_added,
 )
 from stickytoken.repairs.model_folder import require_repairable, write_model
 from stickytoken.repairs.records import MeasuredRecord, NeighbourRecord, RepairedTokenRecord, ScoreRecord
@@ -134,6 +139,29 @@ def test_a_text_without_a_repaired_token_that_is_read_otherwise_fails(pristine, 
     assert not check.passed
     assert says(check.finding, "1 of 2", "'a stone'")
     assert _Changes(original, repaired_model, {river_id, stone_id}, set()).check_other_texts(texts).passed
+
+
+@pytest.mark.parametrize("in_vocabulary", [False, True])
+def test_other_texts_spell_the_added_tokens_that_are_not_repaired(tmp_path, in_vocabulary):
+    tokenizer = tiny.wordpiece_tokenizer()
+    tokenizer.add_tokens(["covid", "<doc>"], special_tokens=True)
+    backbone = tiny.bert_backbone(tmp_path / "backbone", tokenizer=tokenizer)
+    original_folder, folder = tmp_path / "original", tmp_path / "edited"
+    tiny.sentence_transformer(backbone).save(str(original_folder))
+    shutil.copytree(original_folder, folder)
+    if in_vocabulary:  # so that "Covid", which becomes "covid", is no longer read in pieces
+        path = folder / "tokenizer.json"
+        document = json.loads(path.read_text("utf-8"))
+        document["model"]["vocab"]["covid"] = len(tokenizer) - 2
+        path.write_text(json.dumps(document), "utf-8")
+    original, edited = (load_encoder(path, device="cpu") for path in (original_folder, folder))
+    changes = _Changes(original, edited, {len(tokenizer) - 1}, set())
+    texts = spell_other_added(original, changes.repaired_ids)
+    assert not any("doc" in text.lower() for text in texts)
+    assert changes.check_other_texts(["a river", "a covid river"]).passed
+    check = changes.check_other_texts(texts)
+    assert check.passed is not in_vocabulary
+    assert not in_vocabulary or says(check.finding, "COVID")
 
 
 @pytest.mark.parametrize(("edited", "passed"), [(False, False), (True, True)])

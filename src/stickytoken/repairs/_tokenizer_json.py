@@ -460,7 +460,8 @@ def make_specials_plain(document: dict[str, Any], ids: Sequence[int], pad_id: in
         pad_id: id of the padding token; None if there is none.
 
     Raises:
-        RepairError: the id of a token would change, or text would still become one of the special tokens.
+        RepairError: the id of a token would change, text would still become one of the special tokens, or
+            another added token would be found in more texts than before.
     """
     added_by_id = {added["id"]: added for added in document.get("added_tokens", ())}
     model = document["model"]
@@ -469,14 +470,26 @@ def make_specials_plain(document: dict[str, Any], ids: Sequence[int], pad_id: in
     outside_vocabulary = {
         token_id: str(added_by_id[token_id]["content"]) for token_id in sorted(added_by_id.keys() - entries)
     }
-    if not outside_vocabulary.keys().isdisjoint(ids):
-        # A token that is only in the list of added tokens would lose its id, so all such tokens become
-        # vocabulary entries.
-        model = _add_entries(model, outside_vocabulary, ids)
-        entries |= outside_vocabulary
+    # The tokenizers library gives these tokens the ids that follow the vocabulary. To keep its id, a token
+    # that is no longer added becomes an entry, and so does every token before it.
+    last_id = max(outside_vocabulary.keys() & set(ids), default=-1)
+    new_entries = {token_id: entry for token_id, entry in outside_vocabulary.items() if token_id <= last_id}
+    if new_entries:
+        model = _add_entries(model, new_entries, ids)
+        entries |= new_entries
+    with_entries = document | {"model": model}
+    # The tokenizer may not find an added token in every spelling: not in capitals, for example, or not inside
+    # a word. If the token remains added, its new entry must not match these spellings either. It cannot be
+    # renamed, because the added token has its id by this name.
+    for token_id, entry in new_entries.items():
+        if token_id not in ids and _is_produced_from_text(with_entries, entry):
+            raise RepairError(
+                f"{name_entry(entries[last_id], last_id)} cannot become plain text alone: "
+                f"{name_entry(entry, token_id)}, which was added before it, would be found in more texts; "
+                "repair both by plain-specials, or leave the token out"
+            )
     # Rename entries that the vocabulary would still match in a text, although they are no longer added
     # tokens. The new names contain a space, so they are safe only if no space reaches the vocabulary.
-    with_entries = document | {"model": model}
     ids_to_rename = [
         token_id
         for token_id in ids
@@ -528,21 +541,22 @@ def _add_entries(model: dict[str, Any], new_entries: Mapping[int, str], ids: Seq
 
 
 def _is_produced_from_text(document: Mapping[str, Any], entry: str) -> bool:
-    """Return whether text could become an entry that is no longer in the list of added tokens."""
+    """Return whether text could become an entry without being found as an added token."""
     model = document["model"]
-    if "merges" in model:
-        # No merge produces a special token. But with ignore_merges, the tokenizer also looks up whole words.
-        return bool(model.get("ignore_merges"))
+    # In a text, an entry that continues a word has no prefix such as ``##``.
+    text = entry.removeprefix(str(model.get("continuing_subword_prefix") or ""))
+    # No merge produces a special token. But a single character needs no merge and, with ignore_merges, the
+    # tokenizer also looks up whole words.
+    if "merges" in model and not model.get("ignore_merges") and len(text) > 1:
+        return False
     # Unigram can produce the entry wherever its text occurs. Without a pre-tokenizer, nothing divides the
     # text, so other models can produce the entry too.
     is_unigram = isinstance(model["vocab"], list)  # other kinds have a dict
     if is_unigram or document.get("pre_tokenizer") is None:
         return True
-    # WordPiece and WordLevel can produce the entry only if the pre-tokenizer keeps its text in one piece. The
-    # piece may be longer than the text, for example if the pre-tokenizer adds a word mark.
+    # Other models can produce the entry only if the pre-tokenizer keeps its text in one piece. The piece may
+    # be longer than the text, for example if the pre-tokenizer adds a word mark.
     pre_tokenizer = _make_tokenizer({"pre_tokenizer": document["pre_tokenizer"]}).pre_tokenizer
-    # In a text, an entry that continues a word has no prefix such as ``##``.
-    text = entry.removeprefix(str(model.get("continuing_subword_prefix") or ""))
     return any(text in piece for piece, _span in pre_tokenizer.pre_tokenize_str(text))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -182,6 +182,9 @@ def verify(
         for neighbour in neighbours
     ]
 
+    other_texts = texts
+    if any(token.strategy in TOKENIZER_STRATEGIES for token in tokens):
+        other_texts = texts + spell_other_added(original.encoder, changes.repaired_ids)
     settings = after.settings
     scores, score_check = _check_scores(original, repaired, task, changes, settings.seed, progress)
     progress(Progress("compare", 0, 1))
@@ -192,7 +195,7 @@ def verify(
             judged_after.found_without,
         ),
         check_neighbours(measured_neighbours),
-        changes.check_other_texts(texts),
+        changes.check_other_texts(other_texts),
     ]
     # What the tokenizer doesn't know still becomes its unknown token, even if this is plain text as typed.
     unknown_id = repaired.encoder.tokenizer.unknown_id
@@ -528,3 +531,13 @@ def texts_with(token: str) -> list[str]:
     forms = dict.fromkeys((token, bare, bare.lower(), bare.upper(), bare.capitalize()))
     frames = ("{}", "river {} stone", "{} {} {}", "river{}stone", "({}).", "\n{}\t{}")
     return [frame.replace("{}", form) for form in forms for frame in frames]
+
+
+def spell_other_added(original: SentenceTransformerEncoder, repaired_ids: Set[int]) -> list[str]:
+    """Return texts with each special or added token that is not repaired, in several spellings.
+
+    An edited tokenizer must find the token in the same ones of them as the original.
+    """
+    tokenizer = original.own_tokenizer
+    other_ids = (tokenizer.marked_ids | tokenizer.added_ids) - repaired_ids
+    return [text for token_id in sorted(other_ids) for text in texts_with(tokenizer.entries[token_id])]
