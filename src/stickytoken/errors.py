@@ -4,6 +4,8 @@ Each message says what was passed, what is wrong with it and what to do. The com
 without a traceback. Any other exception is a bug, and its traceback is printed.
 """
 
+import inspect
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -11,6 +13,8 @@ from importlib.util import find_spec
 # When an error stops a measurement that has already finished some shards, the error gets a note that begins
 # with this text.
 KEPT_NOTE = "finished shards are kept"
+
+_PACKAGE = __name__.partition(".")[0]
 
 
 class StickyTokenError(Exception):
@@ -32,6 +36,19 @@ class StickyTokenWarning(UserWarning):
         >>> import warnings
         >>> warnings.simplefilter("error", stickytoken.StickyTokenWarning)  # stop instead of warning
     """
+
+
+def warn(message: str) -> None:
+    """Give a StickyTokenWarning that names the line that called stickytoken, not a line inside it.
+
+    Python shows the same warning once for each line, so it would hide those of later calls.
+    """
+    level = 1
+    frame = inspect.currentframe()
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == _PACKAGE:
+        frame = frame.f_back
+        level += 1
+    warnings.warn(message, StickyTokenWarning, stacklevel=level)
 
 
 class InputError(StickyTokenError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -23,7 +22,7 @@ from stickytoken.encoders.files.stored_rows import FLOATING_TYPES, read_stored_t
 from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
 from stickytoken.encoders.protocol import Encoder, IdEncoder, is_encoder, reads_ids
 from stickytoken.encoders.text_encoder import FunctionModel, TextEncoder, TextFunction, TextModel
-from stickytoken.errors import InputError, ModelError, StickyTokenWarning
+from stickytoken.errors import InputError, ModelError, warn
 from stickytoken.language_models.loading import (
     PROMPT_MODULE,
     asks_for_prompt,
@@ -437,11 +436,7 @@ def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
     set_precision(model, dtype, name)
     if folder.is_dir() and not (folder / "modules.json").is_file():
         pooling = getattr(model[-1], "pooling_mode", type(model[-1]).__name__)
-        warnings.warn(
-            f"{name!r} has no modules.json, so its pooling is a guess: {pooling}",
-            StickyTokenWarning,
-            stacklevel=2,
-        )
+        warn(f"{name!r} has no modules.json, so its pooling is a guess: {pooling}")
     if spec.precision is not None:  # TF32 exists on CUDA only
         devices.require_cuda(model.device.type, name)
     # The encoder of texts without a role is made first. Its method `in_role` makes the encoders of all roles,

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import math
 import unicodedata
-import warnings
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +23,7 @@ from stickytoken.data._hub import HUB
 from stickytoken.data.documents import PAIR_NAMES, NamedColumns, open_documents
 from stickytoken.data.rows import TABLE_SUFFIXES, Meter, Skipped, format_of, is_number
 from stickytoken.data.tables import number_of, read_table
-from stickytoken.errors import InputError, StickyTokenWarning
+from stickytoken.errors import InputError, warn
 from stickytoken.machine import digest
 from stickytoken.settings.reading import ColumnChoice, Columns
 from stickytoken.unit_vectors import unit_vectors
@@ -213,8 +212,7 @@ def _read_sentences(sources: Iterable[str | Path], columns: NamedColumns, name: 
         if len(skipped) == len(texts):
             raise InputError(f"{name} has no readable text; {first_problem}")
         records = counted(len(skipped), "record")
-        message = f"{name}: left out {records} without readable text, the first of them {first_problem}"
-        warnings.warn(message, StickyTokenWarning, stacklevel=3)  # at the call of `load_sentences`
+        warn(f"{name}: left out {records} without readable text, the first of them {first_problem}")
     return replace(collect_sentences(texts, name), reading=meter.summary(), columns=columns.text_columns)
 
 
@@ -274,7 +272,7 @@ def collect_sentences(
         raise InputError(f"{source} has only numbers, such as {distinct_sentences[0]}: pass sentences")
     if too_long:
         noun = "sentence" if too_long == 1 else "sentences"
-        warnings.warn(f"{source}: left out {too_long} {noun} {limit}", StickyTokenWarning, stacklevel=2)
+        warn(f"{source}: left out {too_long} {noun} {limit}")
     distinct_topics = None
     if topics is not None:
         distinct_topics = tuple(topics[position] for position in first_position_of.values())

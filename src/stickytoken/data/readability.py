@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import unicodedata
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 from stickytoken.data import Corpus, PairCorpus
-from stickytoken.errors import InputError, StickyTokenWarning
+from stickytoken.errors import InputError, warn
 from stickytoken.vocabulary import RoundTripTokenizer
 
 LARGEST_UNKNOWN = 0.2
@@ -59,8 +58,7 @@ def require_readable(corpus: Corpus, tokenizer: RoundTripTokenizer, model: str) 
             "different sentences look the same to the model: pass sentences in a language that it reads"
         )
     if share > NOTED_UNKNOWN:
-        message = f"the tokenizer of {model} does not know {share:.1%} of the characters in {corpus.source}"
-        warnings.warn(message, StickyTokenWarning, stacklevel=3)
+        warn(f"the tokenizer of {model} does not know {share:.1%} of the characters in {corpus.source}")
     return distinct_corpus
 
 

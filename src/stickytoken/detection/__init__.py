@@ -7,7 +7,6 @@ storing a run.
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -28,7 +27,7 @@ from stickytoken.encoders.protocol import (
     refused_texts,
     similarity_of,
 )
-from stickytoken.errors import EncodingError, StickyTokenWarning
+from stickytoken.errors import EncodingError, warn
 from stickytoken.insertion import Insertion, Token
 from stickytoken.loading import AnyModel, reads_texts_only
 from stickytoken.machine import digest
@@ -205,12 +204,10 @@ class _Question:
         encoder = load_for_documents(model)
         similarity = similarity_of(encoder)
         if similarity is not Similarity.COSINE:
-            message = (
+            warn(
                 f"{encoder.name} compares vectors by {similarity}, but "
                 f"{self.method.describe_similarity(similarity)}"
             )
-            # The warning names the line that called `detect` or `probe`.
-            warnings.warn(message, StickyTokenWarning, stacklevel=3)
         return encoder
 
     def read_with(self, encoder: Encoder) -> tuple[readers.Sentences | readers.PairCorpus, Vocabulary]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterable, Sequence
 from numbers import Integral
 from os import PathLike
@@ -15,7 +14,7 @@ import numpy as np
 import stickytoken.validation as checks
 from stickytoken.data import tables
 from stickytoken.data.rows import TABLE_SUFFIXES
-from stickytoken.errors import InputError, StickyTokenWarning
+from stickytoken.errors import InputError, warn
 from stickytoken.insertion import Token
 from stickytoken.validation import shown
 from stickytoken.vocabulary import Vocabulary
@@ -86,9 +85,7 @@ def reachable_ids(vocabulary: Vocabulary, ids: Sequence[int], advice: str) -> li
     if unreachable:
         unlisted = len(unreachable) - _LISTED
         others = f" and {unlisted:,} more" if unlisted > 0 else ""
-        warnings.warn(
-            f"left out, because they cannot occur in text: {listed}{others}", StickyTokenWarning, stacklevel=3
-        )
+        warn(f"left out, because they cannot occur in text: {listed}{others}")
     return reachable
 
 

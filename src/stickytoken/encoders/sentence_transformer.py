@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -24,7 +23,7 @@ from stickytoken.encoders.model_encoder import Content, ModelEncoder
 from stickytoken.encoders.protocol import Capabilities
 from stickytoken.encoders.roles import Role
 from stickytoken.encoders.text_encoder import require_components
-from stickytoken.errors import EncodingError, InputError, ModelError, StickyTokenWarning
+from stickytoken.errors import EncodingError, InputError, ModelError, warn
 from stickytoken.insertion import TokenizedText
 from stickytoken.machine import Precision
 from stickytoken.unit_vectors import Similarity
@@ -353,12 +352,10 @@ class SentenceTransformerEncoder(ModelEncoder):
 
         unused_prompt = unused_document_prompt(self._model_of_all_roles)
         if role is Role.DOCUMENT and self._asked_prompt is None and unused_prompt is not None:
-            warnings.warn(
+            warn(
                 f"the prompt {unused_prompt!r} of {self.name} is not put before documents, because "
                 "encode_document of sentence-transformers takes the one named 'document', which is empty: to "
-                f"use it, pass the prompt {unused_prompt!r}",
-                StickyTokenWarning,
-                stacklevel=3,
+                f"use it, pass the prompt {unused_prompt!r}"
             )
         encoder = SentenceTransformerEncoder(
             self._model_of_all_roles,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from stickytoken.data.tasks import find_task, kinds_task
 from stickytoken.detection.naming import TokenSource, token_ids
 from stickytoken.detection.run import Run, encoder_for, open_run
 from stickytoken.encoders.protocol import require_ids
-from stickytoken.errors import InputError, RunError, StickyTokenWarning
+from stickytoken.errors import InputError, RunError, warn
 from stickytoken.loading import AnyModel
 from stickytoken.machine import digest
 from stickytoken.measurement import resume, store
@@ -180,9 +179,7 @@ def _keep_copy_for_reports(run: Run, record: records.RepairRecord, folder: Path)
     try:
         records.keep_copy(run.path, record)
     except RunError as error:
-        message = f"the model in {folder} is finished, but reports of the run will not show it: {error}"
-        # The warning names the line that called `repair`.
-        warnings.warn(message, StickyTokenWarning, stacklevel=3)
+        warn(f"the model in {folder} is finished, but reports of the run will not show it: {error}")
 
 
 def _choose_ids(run: Run, vocabulary: Vocabulary, tokens: TokenSource | None) -> list[int]:
