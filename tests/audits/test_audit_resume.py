@@ -56,8 +56,8 @@ def test_an_audit_of_a_model_loads_it_once(finished, tampered_run, texts, querie
     assert measured.path == finished.path
 
 
-@pytest.mark.parametrize("source", ["run", "model"])
-def test_an_audit_identifies_its_model_once(tampered_run, texts, queries, tmp_path, monkeypatch, source):
+@pytest.mark.parametrize("names_run", [True, False])
+def test_an_audit_identifies_its_model_once(tampered_run, texts, queries, tmp_path, monkeypatch, names_run):
     identify = ModelEncoder.identify
     calls = []
 
@@ -66,9 +66,9 @@ def test_an_audit_identifies_its_model_once(tampered_run, texts, queries, tmp_pa
         return identify(encoder)
 
     monkeypatch.setattr(ModelEncoder, "identify", identify_and_count)
-    named = tampered_run if source == "run" else tampered_run.parent / "model"
-    options = {"queries": queries, "runs": tampered_run.parent, "settings": SMALL}
-    measured = audit(named, texts, out=tmp_path / "audit", **options)
+    source = tampered_run if names_run else tampered_run.parent / "model"
+    runs = None if names_run else tampered_run.parent
+    measured = audit(source, texts, queries=queries, runs=runs, settings=SMALL, out=tmp_path / "audit")
     assert len(calls) == 1  # each hashes all weights
     assert measured.record.identity_parts["encoder"] == asdict(identify(calls[0]))
 
