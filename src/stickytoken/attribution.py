@@ -18,7 +18,13 @@ from numpy.typing import NDArray
 
 from stickytoken.detection.run import Run, encoder_for, open_run
 from stickytoken.encoders.fitting import truncate_ids
-from stickytoken.encoders.protocol import IdEncoder, content_limit, require_ids, similarity_of
+from stickytoken.encoders.protocol import (
+    IdEncoder,
+    content_limit,
+    find_kept_prompt,
+    require_ids,
+    similarity_of,
+)
 from stickytoken.errors import EncodingError, InputError
 from stickytoken.inspection.shapley import divide_vector
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
@@ -51,6 +57,8 @@ class ReadText:
     text: str  # the whole text
     parts: tuple[TextPart, ...]  # in reading order, truncated at the maximum input length
     left_out: int  # number of tokens beyond the maximum input length, which the model does not read
+    # Token ids of a prompt that the pooling leaves out. It is no part, and stays when parts are deleted.
+    kept_prompt: tuple[int, ...] = ()
 
     @property
     def tokens(self) -> tuple[str, ...]:
@@ -225,7 +233,8 @@ def why(
     sticky_ids = frozenset[int]() if opened is None else frozenset(opened.sticky["token_id"].to_list())
     first_text = _divide_text(model, first, sticky_ids, words=words)
     second_text = _divide_text(model, second, sticky_ids, words=words)
-    first_unit, second_unit = exact_unit_vectors(model.encode_ids([first_text.ids, second_text.ids]))
+    contents = [(*text.kept_prompt, *text.ids) for text in (first_text, second_text)]
+    first_unit, second_unit = exact_unit_vectors(model.encode_ids(contents))
     similarity = float(first_unit @ second_unit)
 
     # One vector per part, shapes (n, d) and (m, d).
@@ -261,7 +270,7 @@ def _compute_contributions(
 
     # The index of each token's part.
     part_of_id = [index for index, part in enumerate(text.parts) for _ in part.token_ids]
-    return divide_vector(model, text.ids, part_of_id, watch)
+    return divide_vector(model, text.ids, part_of_id, watch, kept_prompt=text.kept_prompt)
 
 
 def _measure_deletions(model: IdEncoder, text: ReadText, other_unit: Floats, similarity: float) -> ReadText:
@@ -273,7 +282,9 @@ def _measure_deletions(model: IdEncoder, text: ReadText, other_unit: Floats, sim
     parts = text.parts
     if len(parts) == 1:
         return text  # without its only part, the text would be empty, so the deletion effect stays None
-    remainders = [_join_ids((*parts[:index], *parts[index + 1 :])) for index in range(len(parts))]
+    remainders = [
+        (*text.kept_prompt, *_join_ids((*parts[:index], *parts[index + 1 :]))) for index in range(len(parts))
+    ]
     similarities = exact_unit_vectors(model.encode_ids(remainders)) @ other_unit
     effects = similarities - similarity
     parts_with_effects = [
@@ -292,7 +303,8 @@ def _measure_similarity_without_sticky(
     has_empty_remainder = not first_remainder or not second_remainder
     if not has_sticky or has_empty_remainder:
         return None
-    first_unit, second_unit = exact_unit_vectors(model.encode_ids([first_remainder, second_remainder]))
+    contents = [(*first.kept_prompt, *first_remainder), (*second.kept_prompt, *second_remainder)]
+    first_unit, second_unit = exact_unit_vectors(model.encode_ids(contents))
     return float(first_unit @ second_unit)
 
 
@@ -307,10 +319,14 @@ def _divide_text(encoder: IdEncoder, text: str, sticky_ids: frozenset[int], *, w
         The text, divided into parts whose deletion effects are not known yet.
     """
     whole = encoder.tokenize([text])[0]
-    if not whole.ids:
-        raise EncodingError(f"{encoder.name}: the text {text[:80]!r} has no tokens: pass a text with words")
     # If the model cannot read even one token, the text is not truncated, and encoding it raises an error.
     read = truncate_ids(whole, content_limit(encoder) or len(whole.ids))
+    left_out = len(whole.ids) - len(read.ids)
+    kept_prompt = find_kept_prompt(encoder, read)
+    if kept_prompt:
+        read = replace(read, head=())
+    if not read.ids:
+        raise EncodingError(f"{encoder.name}: the text {text[:80]!r} has no tokens: pass a text with words")
     if words:
         # A prompt before or after the text is divided into tokens nevertheless.
         head = [(token_id,) for token_id in read.head]
@@ -328,7 +344,7 @@ def _divide_text(encoder: IdEncoder, text: str, sticky_ids: frozenset[int], *, w
         parts.append(
             TextPart(name, piece, sticky=bool(sticky_tokens), deletion=None, sticky_tokens=sticky_tokens)
         )
-    return ReadText(text, tuple(parts), left_out=len(whole.ids) - len(read.ids))
+    return ReadText(text, tuple(parts), left_out, kept_prompt)
 
 
 def _join_to_spans(pieces: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
@@ -412,6 +428,8 @@ def summary(result: Why, top: int = 10) -> list[str]:
         )
     if result.first.text == result.second.text:
         lines.append("The two texts are equal: the contributions show which tokens determine the vector.")
+    if result.first.kept_prompt:
+        lines.append("The model's pooling leaves out the prompt: it stays before both texts and is no part.")
     lines += _note_length("first", result.first) + _note_length("second", result.second)
     lines.append(_describe_cause(result, pairs))
     return lines

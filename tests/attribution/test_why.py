@@ -8,14 +8,16 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 import planted
+import tiny
 import tiny_architectures as architectures
 from hostile import HOSTILE, assert_harmless
 from naming import naming
-from stickytoken import load_encoder, open_run, why
+from stickytoken import attribution, load_encoder, open_run, why
 from stickytoken.attribution import summary
 from stickytoken.errors import EncodingError, InputError, RunError
 from stickytoken.inspection import shapley
 from stickytoken.reports.page import similarity_page
+from stickytoken.unit_vectors import exact_unit_vectors
 
 FIRST, SECOND = "the river sings near the bridge", "an old doctor mends copper windows"
 LONG = "the quiet river opens near the bridge and an old doctor walks behind"
@@ -109,6 +111,57 @@ def test_a_text_can_be_divided_into_words(encoder):
     expected = [(units[0] + units[2] - units[1]) / 2, (units[1] + units[2] - units[0]) / 2]
     second = unit_vector(encoder, ids_of(encoder, SECOND))
     np.testing.assert_allclose(by_word.matrix.sum(axis=1), np.array(expected) @ second, atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def prompt_not_pooled(bert_folder):
+    """A model that puts a prompt before every text, but averages the states of the text alone."""
+    prompt = {"prompts": {"any": "the old river: "}, "default_prompt_name": "any"}
+    return tiny.sentence_transformer(bert_folder, include_prompt=False, **prompt)
+
+
+def encode_units(model, texts):
+    return exact_unit_vectors(model.encode(texts).astype(float))
+
+
+def test_a_prompt_that_is_not_pooled_is_no_part_and_stays_when_parts_are_deleted(prompt_not_pooled):
+    explanation = why(prompt_not_pooled, "stone bird sings", SECOND)
+    first, second, *shorter = encode_units(
+        prompt_not_pooled, ["stone bird sings", SECOND, "bird sings", "stone sings", "stone bird"]
+    )
+    assert explanation.first.tokens == ("stone", "bird", "sings")
+    assert explanation.similarity == pytest.approx(first @ second, abs=1e-6)
+    deletions = [part.deletion for part in explanation.first.parts]
+    np.testing.assert_allclose(deletions, np.array(shorter) @ second - first @ second, atol=1e-6)
+    assert explanation.matrix.sum(dtype=float) == pytest.approx(explanation.similarity, abs=1e-6)
+    read_ids = (*explanation.first.kept_prompt, *explanation.first.ids)
+    assert list(read_ids) == ids_of(load_encoder(prompt_not_pooled), "stone bird sings")
+    assert "prompt" in " ".join(summary(explanation))
+
+
+def test_words_behind_a_prompt_that_is_not_pooled_have_exact_shapley_values(prompt_not_pooled):
+    explanation = why(prompt_not_pooled, "bird sings", SECOND, words=True)
+    bird, sings, both, second = encode_units(prompt_not_pooled, ["bird", "sings", "bird sings", SECOND])
+    expected = [(bird + both - sings) / 2, (sings + both - bird) / 2]
+    np.testing.assert_allclose(explanation.matrix.sum(axis=1), np.array(expected) @ second, atol=1e-6)
+
+
+def test_sticky_tokens_are_not_deleted_from_a_prompt_that_is_not_pooled(prompt_not_pooled):
+    encoder = load_encoder(prompt_not_pooled)
+    explanation = why(encoder, "stone river sings", SECOND)
+    river = explanation.first.parts[1].token_ids  # the prompt has it, too
+    changed = attribution._measure_similarity_without_sticky(
+        encoder, explanation.first, explanation.second, frozenset(river)
+    )
+    first, second = encode_units(prompt_not_pooled, ["stone sings", SECOND])
+    assert changed == pytest.approx(first @ second, abs=1e-6)
+
+
+def test_a_prompt_that_is_pooled_is_divided(bert_folder):
+    encoder = load_encoder(SentenceTransformer(str(bert_folder), device="cpu"), prompt="the old ")
+    explanation = why(encoder, "bird sings", SECOND)
+    assert explanation.first.tokens == ("the", "old", "bird", "sings")
+    assert "prompt" not in " ".join(summary(explanation))
 
 
 def test_a_token_without_an_embedding_is_refused_as_it_is_when_encoding(bert_folder):

@@ -201,6 +201,32 @@ def test_other_architectures(name, placement, tmp_path):
     assert "prompt" in set(explanation.attribution["row_part"])
 
 
+def test_a_prompt_that_is_not_pooled_stays_in_all_texts(bert_folder):
+    prompt = {"prompts": {"any": "the old river: "}, "default_prompt_name": "any"}
+    library = tiny.sentence_transformer(bert_folder, include_prompt=False, **prompt)
+    encoder = load_encoder(library)
+    explanation = explain(encoder, ["garden"], sentences=CORPUS, settings=TINY)
+    assert any(says(note, "prompt") for note in explanation.notes)
+    assert set(explanation.measures["area"]) == AREAS
+    (pair,) = explanation.pairs.to_dicts()
+    cells = explanation.attribution
+    assert cells["value"].sum() == pytest.approx(pair["similarity"], abs=1e-9)
+    assert set(cells["row_part"]) == {"carrier", "copies"}
+    material = choose_texts(encoder, TINY, None, None, CORPUS)
+    # Half of what the copies are alone, and half of what they add to the carrier.
+    (carrier,) = material.carriers[: TINY.attribution_carriers]
+    copies = " garden" * TINY.copies
+    alone, both, copied, anchor = library.encode(
+        [carrier.text, carrier.text + copies, copies, pair["anchor"]], normalize_embeddings=True
+    )
+    assert pair["similarity"] == pytest.approx(float(both @ anchor), abs=1e-5)
+    anchors = library.encode(material.anchors, normalize_embeddings=True)
+    carriers = library.encode([each.text for each in material.carriers], normalize_embeddings=True)
+    unrelated = anchors[anchors @ alone < (carriers @ anchors.T).mean()]
+    row = explanation.measures.filter(measure="attributed_to_copies").row(0, named=True)
+    assert row["value"] == pytest.approx((unrelated @ (copied + both - alone) / 2).mean(), abs=1e-5)
+
+
 @pytest.mark.parametrize(
     ("prompt", "span", "pooling"), [("prompteol", (1, 3), "lasttoken"), ("echo", None, "mean")]
 )
@@ -361,11 +387,11 @@ def test_an_interrupt_loses_only_the_text_that_is_being_attributed(encoder, whol
     texts = []
     divide = _attribution.divide_vector
 
-    def counted(encoder, ids, labels):
+    def counted(encoder, ids, labels, **options):
         texts.append(ids)
         if len(texts) == 4:
             raise KeyboardInterrupt
-        return divide(encoder, ids, labels)
+        return divide(encoder, ids, labels, **options)
 
     monkeypatch.setattr(_attribution, "divide_vector", counted)
     with pytest.raises(KeyboardInterrupt):

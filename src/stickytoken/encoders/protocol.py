@@ -210,6 +210,7 @@ class Capabilities:
         prompt: text put before every input.
         route: name of the route that texts take; None for a model without routes.
         route_in_words: the route; for the default route, also the names of the routes that are not measured.
+        leaves_out_prompt: whether the pooling leaves out the tokens of the prompt.
     """
 
     noise: float = 0.0
@@ -218,6 +219,7 @@ class Capabilities:
     prompt: str = ""
     route: str | None = None
     route_in_words: str | None = None
+    leaves_out_prompt: bool = False
 
 
 @runtime_checkable
@@ -234,6 +236,15 @@ def capabilities_of(encoder: object) -> Capabilities:
     if isinstance(encoder, DeclaresCapabilities):
         return encoder.capabilities
     return Capabilities()
+
+
+def find_kept_prompt(encoder: object, text: TokenizedText) -> tuple[int, ...]:
+    """Return the ids of the prompt that must stay when ids of a text are deleted: those that aren't pooled.
+
+    A pooling that leaves out the prompt skips a fixed number of tokens. If the prompt lost some, as many
+    tokens of the text would be skipped in their place.
+    """
+    return text.head if capabilities_of(encoder).leaves_out_prompt else ()
 
 
 @runtime_checkable

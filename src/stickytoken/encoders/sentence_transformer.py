@@ -245,11 +245,18 @@ class SentenceTransformerEncoder(ModelEncoder):
 
     @property
     def capabilities(self) -> Capabilities:
-        declared = replace(super().capabilities, prompt=self.prompt)
+        declared = replace(
+            super().capabilities, prompt=self.prompt, leaves_out_prompt=self._leaves_out_prompt
+        )
         route = self.route
         if route is None:
             return declared
         return replace(declared, route=route.route, route_in_words=route.description)
+
+    @property
+    def _leaves_out_prompt(self) -> bool:
+        pools_prompt = all(getattr(module, "include_prompt", True) for module in self.model)
+        return not pools_prompt and "prompt_length" in self.template.features
 
     @property
     def similarity(self) -> Similarity:
@@ -469,19 +476,17 @@ class SentenceTransformerEncoder(ModelEncoder):
     def _has_plain_inputs(self) -> bool:
         """Whether inputs and pooling are so simple that common prefixes can be reused."""
         first: Any = self.model[0]
-        pooling: Any = self.model[1]
         text_settings = first.modality_config.get("text", {})
         reads_forward = text_settings.get("method") == "forward"
         output_name = text_settings.get("method_output_name")
         gives_states = output_name in ("last_hidden_state", ["last_hidden_state"])
-        skips_prompt = not pooling.include_prompt and "prompt_length" in self.template.features
         return (
             prefixes.is_known_kind(first.model)
             and reads_forward
             and gives_states
             and self.template.token_types is None
             and not self.template.flat  # one row per text
-            and not skips_prompt
+            and not self._leaves_out_prompt
         )
 
     def _find_skippable_attention(self) -> torch.nn.Module | None:

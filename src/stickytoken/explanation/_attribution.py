@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.encoders.protocol import IdReader
+from stickytoken.encoders.protocol import IdReader, find_kept_prompt
 from stickytoken.explanation import files
 from stickytoken.explanation.measuring import Material, Part, PlacedCarrier, Surroundings
 from stickytoken.explanation.statistics import AREAS
@@ -32,9 +32,10 @@ class _Pair:
     """A carrier with copies of the token, and an anchor that is unrelated to it."""
 
     carrier: PlacedCarrier
-    carrier_ids: tuple[int, ...]  # content ids, including the copies
+    carrier_ids: tuple[int, ...]  # content ids, including the copies, without a prompt that stays
     anchor: str
-    anchor_ids: tuple[int, ...]
+    anchor_ids: tuple[int, ...]  # content ids without a prompt that stays
+    anchor_prompt: tuple[int, ...]  # ids of this prompt
     similarity_before: float  # cosine of the pair without copies
 
     @property
@@ -113,7 +114,7 @@ class Attributor:
         paired_carriers = self.material.carriers[: self.settings.pairs]
         pairs = [self._pair_with_unrelated_anchor(carrier, token_id) for carrier in paired_carriers]
         # Progress counts the parts into which texts are divided. In a pair, each token is a part of its own.
-        part_count = sum(len(set(carrier.parts)) for carrier in carriers)
+        part_count = sum(len(set(carrier.divided_parts)) for carrier in carriers)
         total = len(attributed_ids) * part_count + sum(pair.token_count for pair in pairs)
         stored = _StoredResults(folder, progress, total)
         progress(Progress("attribution", 0, total))
@@ -121,7 +122,7 @@ class Attributor:
         results: dict[int, list[dict[str, Any]]] = {attributed_id: [] for attributed_id in attributed_ids}
         for number, (attributed_id, carrier) in enumerate(itertools.product(attributed_ids, carriers)):
             compute = partial(self._measure_contributions, carrier, attributed_id)
-            part_count = len(set(carrier.parts))
+            part_count = len(set(carrier.divided_parts))
             result = stored.read_or_compute("attribution", number, attributed_id, part_count, compute)
             results[attributed_id].append(result)
         by_token: dict[int, dict[str, Floats]] = {}
@@ -145,11 +146,14 @@ class Attributor:
         by_similarity = unrelated[np.argsort(similarities[unrelated], kind="stable")]
         median_index = int(by_similarity[len(by_similarity) // 2])
         anchor = self.material.anchors[median_index]
+        tokenized = self.encoder.tokenize([anchor])[0]
+        anchor_prompt = find_kept_prompt(self.encoder, tokenized)
         return _Pair(
             carrier=carrier,
-            carrier_ids=carrier.with_copies(token_id),
+            carrier_ids=carrier.with_copies(token_id)[len(carrier.kept_prompt) :],
             anchor=anchor,
-            anchor_ids=self.encoder.tokenize([anchor])[0].ids,
+            anchor_ids=tokenized.ids[len(anchor_prompt) :],
+            anchor_prompt=anchor_prompt,
             similarity_before=float(similarities[median_index]),
         )
 
@@ -163,10 +167,13 @@ class Attributor:
         vector = self._encode_without_copies(carrier)
         unrelated = self.surroundings.anchors[self.surroundings.find_unrelated(vector)]  # unit vectors
         # A carrier may lack a `Part`, such as the prompt. `divide_vector` needs parts numbered without gaps.
-        present_parts = sorted(set(carrier.parts))
-        part_of_id = [present_parts.index(part) for part in carrier.parts]
+        present_parts = sorted(set(carrier.divided_parts))
+        part_of_id = [present_parts.index(part) for part in carrier.divided_parts]
+        divided_ids = carrier.with_copies(token_id)[len(carrier.kept_prompt) :]
         # One vector per part, shape (parts, d). They sum to the unit vector of the text.
-        vectors_of_parts = divide_vector(self.encoder, carrier.with_copies(token_id), part_of_id)
+        vectors_of_parts = divide_vector(
+            self.encoder, divided_ids, part_of_id, kept_prompt=carrier.kept_prompt
+        )
         # What each part adds to the similarity with an unrelated anchor, averaged over these anchors.
         means_of_parts = (vectors_of_parts @ unrelated.T).mean(axis=1).tolist()
         mean_by_part = dict(zip(present_parts, means_of_parts, strict=True))
@@ -175,8 +182,12 @@ class Attributor:
 
     def _divide_similarity(self, pair: _Pair) -> dict[str, Any]:
         # Each token is a part of its own.
-        carrier = divide_vector(self.encoder, pair.carrier_ids, range(len(pair.carrier_ids)))
-        anchor = divide_vector(self.encoder, pair.anchor_ids, range(len(pair.anchor_ids)))
+        carrier_parts = range(len(pair.carrier_ids))
+        anchor_parts = range(len(pair.anchor_ids))
+        carrier = divide_vector(
+            self.encoder, pair.carrier_ids, carrier_parts, kept_prompt=pair.carrier.kept_prompt
+        )
+        anchor = divide_vector(self.encoder, pair.anchor_ids, anchor_parts, kept_prompt=pair.anchor_prompt)
         return {"matrix": carrier @ anchor.T}  # shape (carrier tokens, anchor tokens)
 
 
@@ -210,7 +221,7 @@ def make_pair_rows(token_id: int, pairs: Sequence[AttributedPair]) -> list[dict[
     rows = []
     for number, attributed in enumerate(pairs):
         row_sums = attributed.matrix.sum(axis=1)
-        is_copy = np.array(attributed.pair.carrier.parts) == Part.COPIES
+        is_copy = np.array(attributed.pair.carrier.divided_parts) == Part.COPIES
         rows.append(
             {
                 "token_id": token_id,
@@ -244,7 +255,7 @@ def make_cell_rows(
                     "pair": number,
                     "row": row,
                     "row_token": names.get(pair.carrier_ids[row], ""),
-                    "row_part": Part(pair.carrier.parts[row]).name.lower(),
+                    "row_part": Part(pair.carrier.divided_parts[row]).name.lower(),
                     "column": column,
                     "column_token": names.get(pair.anchor_ids[column], ""),
                     "value": float(value),

@@ -12,6 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from stickytoken.detection.run import Run
+from stickytoken.encoders.protocol import find_kept_prompt
 from stickytoken.explanation import files, measuring
 from stickytoken.explanation._attribution import (
     NO_ATTRIBUTION,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 Floats: TypeAlias = NDArray[np.float64]
 
 # Increment this when a code change alters the results for the same inputs.
-_IDENTITY_VERSION = 7
+_IDENTITY_VERSION = 8
 # Number of vocabulary entries whose pooled vectors are computed at a time. The hidden states of all entries
 # at once could need more memory than the model itself.
 _ENTRIES_AT_A_TIME = 64
@@ -73,13 +74,15 @@ class Job:
     def _compute_mean_direction(self) -> Floats | None:
         """Return the mean direction of the model's pooled states for single tokens, shape (P,).
 
-        A random sample of tokens is drawn from the vocabulary, and each of them is encoded alone. The model's
-        pooling combines the last hidden states into a vector of length P, the pooled states of the token. The
-        result is the mean direction of the pooled states of the sampled tokens, scaled to length 1. Return
-        None if no token has pooled states that are known and not zero, or if the mean is zero.
+        A random sample of tokens is drawn from the vocabulary, and each of them is encoded alone; if the
+        pooling leaves out the prompt, behind the prompt. The model's pooling combines the last hidden states
+        into a vector of length P, the pooled states of the token. The result is the mean direction of the
+        pooled states of the sampled tokens, scaled to length 1. Return None if no token has pooled states
+        that are known and not zero, or if the mean is zero.
         """
         encoder = self.inspector.encoder
-        readable_ids = [token.id for token in self.vocabulary.available if encoder.fits((token.id,))]
+        prompt = find_kept_prompt(encoder, encoder.tokenize([""])[0])
+        readable_ids = [token.id for token in self.vocabulary.available if encoder.fits((*prompt, token.id))]
         generator = np.random.default_rng([self.settings.seed, 1])  # not the stream that orders texts
         sampled_ids = generator.permutation(readable_ids)[: self.settings.directions]
         token_ids = sorted(int(token_id) for token_id in sampled_ids)
@@ -87,9 +90,9 @@ class Job:
         self.progress(Progress("mean direction", 0, len(token_ids)))
         for start in range(0, len(token_ids), _ENTRIES_AT_A_TIME):
             group = token_ids[start : start + _ENTRIES_AT_A_TIME]
-            contents = [(token_id,) for token_id in group]
+            contents = [(*prompt, token_id) for token_id in group]
             # `look` requires the part of each token, which makes no difference to the pooled states.
-            part_of_id = [(int(Part.CARRIER),)] * len(group)
+            part_of_id = [(int(Part.CARRIER),) * len(content) for content in contents]
             insides = self.inspector.look(contents, part_of_id, Part.SPECIAL)
             pooled_vectors += [
                 inside.pooled for inside in insides if inside.pooled is not None and inside.pooled.any()
@@ -221,6 +224,11 @@ class Job:
             notes.append(
                 "the copies' share of the vector was not measured: "
                 f"the pooling of {name} is not a sum over positions"
+            )
+        if self.settings.attribution and any(carrier.kept_prompt for carrier in self.material.carriers):
+            notes.append(
+                f"the pooling of {name} leaves out the prompt: in the attribution, it stays before all texts "
+                "and is no part"
             )
         if len(self.material.carriers) == 1:
             notes.append("values have no interval over texts, because there is only one text")

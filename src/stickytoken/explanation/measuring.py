@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from stickytoken.data import Sentences, open_ended
 from stickytoken.detection.run import Run
-from stickytoken.encoders.protocol import IdEncoder
+from stickytoken.encoders.protocol import IdEncoder, find_kept_prompt
 from stickytoken.errors import InputError
 from stickytoken.insertion import Placement, Token, copies_as_ids, draw_path
 from stickytoken.measurement.engine import Progress, ProgressCallback
@@ -56,6 +56,8 @@ class PlacedCarrier:
         parts_before: The `Part` of each id in ``ids_before``.
         template: Content ids of the text with copies; the id of `_COPY` stands for each copy.
         parts: The `Part` of each id in ``template``.
+        kept_prompt: Ids of a prompt that the pooling leaves out. In an attribution, it is no part of the
+            text, and stays when parts are deleted.
     """
 
     text: str
@@ -63,6 +65,12 @@ class PlacedCarrier:
     parts_before: tuple[int, ...]
     template: tuple[int, ...]
     parts: tuple[int, ...]
+    kept_prompt: tuple[int, ...] = ()
+
+    @property
+    def divided_parts(self) -> tuple[int, ...]:
+        """The `Part` of each id that an attribution divides: those behind a prompt that stays."""
+        return self.parts[len(self.kept_prompt) :]
 
     def with_copies(self, token_id: int) -> tuple[int, ...]:
         """Return the text's content ids, with copies of a token inserted."""
@@ -88,6 +96,7 @@ def place_copies(encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[
                 parts_before=_find_parts(tokenized.ids, prompt_length),
                 template=template,
                 parts=_find_parts(template, prompt_length),
+                kept_prompt=find_kept_prompt(encoder, tokenized),
             )
         )
     return carriers

@@ -33,7 +33,12 @@ _Step: TypeAlias = tuple[int, frozenset[int]]
 
 
 def divide_vector(
-    encoder: IdReader, ids: Sequence[int], part_of_id: Sequence[int], watch: Watch | None = None
+    encoder: IdReader,
+    ids: Sequence[int],
+    part_of_id: Sequence[int],
+    watch: Watch | None = None,
+    *,
+    kept_prompt: Sequence[int] = (),
 ) -> Floats:
     """Divide the unit vector of a text among its parts.
 
@@ -48,6 +53,7 @@ def divide_vector(
         part_of_id: For each id, the index of the part to which it belongs. Parts are numbered from 0 without
             gaps.
         watch: Called after every batch, with the number of encoded subsets of the parts and their total.
+        kept_prompt: Ids that stand before every set of parts; see `find_kept_prompt`.
 
     Returns:
         The contribution of each part, shape (parts, d). The contributions sum to the unit vector.
@@ -66,7 +72,7 @@ def divide_vector(
     subsets: set[frozenset[int]] = set()
     for part, before in weight_of_step:
         subsets |= {before, before | {part}}
-    unit_of_subset = _encode_subsets(encoder, ids, part_of_id, subsets, watch)
+    unit_of_subset = _encode_subsets(encoder, ids, part_of_id, subsets, watch, kept_prompt)
     dimension = len(unit_of_subset[frozenset()])
     contributions = np.zeros((part_count, dimension))
     for (part, before), weight in weight_of_step.items():
@@ -109,6 +115,7 @@ def _encode_subsets(
     part_of_id: Sequence[int],
     subsets: Iterable[frozenset[int]],
     watch: Watch | None,
+    kept_prompt: Sequence[int],
 ) -> dict[frozenset[int], Floats]:
     """Return the unit vector of the text that consists of each set of parts, keyed by the set.
 
@@ -122,7 +129,8 @@ def _encode_subsets(
         contents = []
         for subset in by_size[start : start + _BATCH]:
             ids_with_parts = zip(ids, part_of_id, strict=True)
-            contents.append(tuple(token_id for token_id, part in ids_with_parts if part in subset))
+            ids_of_subset = [token_id for token_id, part in ids_with_parts if part in subset]
+            contents.append((*kept_prompt, *ids_of_subset))
         units.extend(exact_unit_vectors(encoder.encode_ids(contents, allow_zero=True)))
         if watch is not None:
             watch(len(units), len(by_size))
