@@ -277,10 +277,7 @@ def _find_duplicates(probes: Sequence[Probe]) -> dict[int, list[int]]:
 def _find_distinct(count: int, duplicates: Mapping[int, Sequence[int]], name: str) -> frozenset[int]:
     """Return the positions of documents with different texts; raise an InputError if there are too few.
 
-    Args:
-        count: number of documents in the index.
-        duplicates: positions of duplicates, as in `Index`.
-        name: name of the collection.
+    ``count`` is the number of documents, ``duplicates`` is as in `Index`.
     """
     distinct = frozenset(
         position for position in range(count) if duplicates.get(position, [position])[0] == position

@@ -404,7 +404,6 @@ def _extend_to_space(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def _would_join(text: str, start: int, end: int) -> bool:
-    """Return whether removing a part of a text joins two sides that a space may separate."""
     if start == 0 or end == len(text):
         return False
     before = text[start - 1]
