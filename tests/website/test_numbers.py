@@ -135,6 +135,7 @@ HALVES = measured("documents_halves", "flagged by the first")
 AGAIN = [BOTH_RUNS, MINILM.sticky, EITHER_RUN - int(MINILM.sticky)]
 CANDIDATES = measured("parity", "candidates")[0]
 PUBLISHED = measured("parity", "sticky tokens")[0]
+SCORE_WITH_TP, *_ = measured("token_prepending_gemma", "prompt + TP")
 GAIN = measured("token_prepending_gemma", "prompt + TP")[3:]
 PAIRS_OF_STSB = numbers(result("token_prepending_gemma")["checks"][0]["bar"])[0]
 HIDING = len(result("documents_correlation")["checks"][-1]["detail"]["recall"])
@@ -181,6 +182,14 @@ def counts(*labels):
     """The number of copies in front, and in how many times as many searches a document then is."""
     ratio_of = {row["label"]: row["ratio"] for row in result("typed_counts")["rows"]}
     return [int(labels[0].split()[0]), *(ratio_of[label] for label in labels)]
+
+
+def tried_on_gemma(layer, **prepending):
+    """The score on development pairs with one of the settings tried."""
+    tried = result("token_prepending_gemma")["tried"]
+    settings = {"layer": layer, **prepending}
+    (score,) = [row["spearman"] for row in tried if row.items() >= settings.items()]
+    return score
 
 
 KEYWORDS = "the 8 most frequent words of the queries"
@@ -367,28 +376,30 @@ CLAIMS = {
         ),
         ("erases 28% (24% to 33%)", MPNET.erased(UNKNOWN)),
         ("None of 5,000 random tokens is flagged, but", [SAMPLE]),
-        ("copies of only 157 of the 5,006", [MPNET.in_documents, MPNET.examined]),
+        ("only 157 of the 5,006 were measured in documents", [MPNET.in_documents, MPNET.examined]),
         ("`<s>` pushes 9.6 times (8.1 to 11.8)", E5.push(START)),
         ("`</s>` 6.8 times", E5.push(END)[:1]),
         ("Of 5,000 random tokens, five", [SAMPLE]),
         ("that push 2.0 to 2.4 times", [E5.push("▁Osallistu")[0], E5.push("▁εγκληματικ")[0]]),
         ("(the median random token: 1.3 times)", [E5.ordinary_push]),
-        ("copies of only 87 of the 5,004", [E5.in_documents, E5.examined]),
-        ("and of 128 further random ones, 3 push", E5.random),
+        ("only 87 of the 5,004 were measured in documents", [E5.in_documents, E5.examined]),
+        ("3 of 128 further random ones push", E5.random[::-1]),
         ("only 90 of the 5,009 were measured in documents", [GEMMA.in_documents, GEMMA.examined]),
         ("Of 128 others, from the whole vocabulary, 1 pushes", GEMMA.random),
         (
-            "of the queries of 64 Cranfield abstracts, 18% then find theirs instead of 30%",
-            [result("whitening")["documents"], WHITENED["without"][0], STORED["without"][0]],
+            "18% of the queries of 64 Cranfield abstracts find theirs instead of 30%",
+            [WHITENED["without"][0], result("whitening")["documents"], STORED["without"][0]],
         ),
         ("into 29 wrong results instead of 3.9", [WHITENED["[CLS]"][1], STORED["[CLS]"][1]]),
-        ("means over 120", [TYPED["all-MiniLM-L6-v2"]["sample"]]),
+        ("We did so in 120 abstracts", [TYPED["all-MiniLM-L6-v2"]["sample"]]),
         ("Top 10s with the abstract, with eight", [TOP]),
         ("top 10s with the abstract (of 225 queries)", [TOP, QUERIES]),
         ("copies in front | 1.66 | 4.46 | 0.04 | 1.34 | 0.85 |", top_tens(TYPED_MINILM, *IN_FRONT)),
         ("copies at the end | 1.66 | 3.70 | 0.97 | 1.52 | 1.42 |", top_tens(TYPED_MINILM, *AT_THE_END)),
         ("copies in front | 37% | 46% | 2% | 28% | 22% |", found(*IN_FRONT)),
         ("copies at the end | 37% | 42% | 25% | 36% | 34% |", found(*AT_THE_END)),
+        ("take 87% of an abstract's searches away", [1 - counts("2 × ذ")[1]]),
+        ("One `[CLS]` adds 57%", [counts("1 × [CLS]")[1] - 1]),
         *(
             (f"| {row} |", counts(*labels))
             for row, *labels in (
@@ -428,7 +439,7 @@ CLAIMS = {
         ("We measured 155 tokens", [TOKENS_AGAIN]),
         ("16 of its 18 sticky ones were sticky again, and so were 34 others", AGAIN),
         ("At 2 cents per million", [100 * ESTIMATE["price"]]),
-        ("a vocabulary of 23,699 costs", [MINILM.examined]),
+        ("over a vocabulary of 23,699 cost", [MINILM.examined]),
         ("the total is 82 cents at most", [100 * ESTIMATE["most_cost"]]),
         ("7 minutes of processor time", [DETECTION["processor_seconds"] / 60]),
     ],
@@ -487,10 +498,10 @@ FURTHER_CLAIMS = {
         ),
         ("An ordinary token pushes 0.7 times in", [MINILM.ordinary_push]),
         (
-            "1.07 times as many top 10s. And",
+            "1.07 times as many top 10s. It doesn't",
             [*ratios(TYPED_MPNET, "an ordinary word before"), TOP],
         ),
-        ("it pushes 1.3 times (1.2 to 1.6), so a note", MPNET.push(START)),
+        ("it pushes packaged documents 1.3 times (1.2 to 1.6)", MPNET.push(START)),
         (
             "into 1.6 times as many (1.4 to 2.0)",
             [*ratios(TYPED_MPNET, "<s> before"), *TYPED_MPNET["<s> before"]["ratio_interval"]],
@@ -561,8 +572,23 @@ FURTHER_CLAIMS = {
         ),
     ],
     "docs/language_models.md": [
-        ("On the 1,379 test pairs of STS-B,", [PAIRS_OF_STSB]),
-        ("scores 1.8 points more with TP (95% interval: 0.9 to 2.6;", [GAIN[0], 0.95, *GAIN[1:]]),
+        (
+            "on 300 development pairs of STS-B, `prompteol` scores 57.9 with TP after layer 15, but 60.6 "
+            "without TP after this layer, and 69.3 after the last, 18.",
+            [
+                result("token_prepending_gemma")["dev_pairs"],
+                tried_on_gemma(15, start=1, exit=4),
+                15,
+                tried_on_gemma(15, start=None),
+                tried_on_gemma(18, start=None),
+                18,
+            ],
+        ),
+        ("TP scores 66.4 on the 1,379 test pairs,", [SCORE_WITH_TP, PAIRS_OF_STSB]),
+        (
+            "1.8 points more than the prompt alone after the last layer (95% interval: 0.9 to 2.6;",
+            [GAIN[0], 0.95, *GAIN[1:]],
+        ),
     ],
     "docs/paper.md": [
         ("which pushes 1.00 times", measured("parity-documents", "push of an ordinary token")),
