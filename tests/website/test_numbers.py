@@ -536,13 +536,11 @@ FURTHER_CLAIMS = {
         ("| random tokens | 0.14 | 0.19 | 0.20 |", correlations("the run's push", "128 random tokens")),
         ("| even set | 0.49 | 0.64 | 0.58 |", correlations("the run's push", "150 tokens drawn evenly")),
         ("(0.24 in Cranfield, 0.25 in program documentation)", in_more_documents("(64)")),
-        ("correlations are 0.24 and 0.30", in_more_documents("(32 in front)")),
+        ("in these collections, it is 0.24 and 0.30", in_more_documents("(32 in front)")),
         ("Cranfield and in program documentation correlate at only 0.45", agreement_of_collections()),
         ("(reliability 0.92, by Spearman and Brown 1910)", [reliability(), "1910"]),
-        (
-            "The run flags 17 for their erased shares. 16 of them",
-            [HIDING, hiding_everywhere()],
-        ),
+        # All but one.
+        ("Of the 17 that the run flags for their erased shares, all but", [hiding_everywhere() + 1]),
         ("| one of the 17 |", [HIDING]),
         ("| Cranfield | 27% | 20% | 0% |", recall("cranfield")[::-1]),
         ("| program documentation | 96% | 92% | 79% |", recall("documentation")[::-1]),
