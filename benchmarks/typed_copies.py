@@ -5,8 +5,8 @@ is searched for its queries. Everything is encoded by sentence-transformers and 
 here depends on what stickytoken measures.
 
 `measure` needs Cranfield in the layout of BEIR, the folder of a model, and a repaired copy of it if there is
-one. `counts` measures other numbers of copies than eight, and keywords. `draw` draws the picture of the
-README from the result file.
+one. `counts` measures other numbers of copies than eight, and keywords; `sizes`, parts of a collection of
+different sizes. `draw` draws the picture of the README from the result file.
 
     python benchmarks/typed_copies.py measure MODEL "[CLS]" --repaired FOLDER
     python benchmarks/typed_copies.py draw
@@ -42,6 +42,8 @@ COPIES = 8
 COUNTS = (1, 2, 3, 4, 8)
 # Numbers of copies with a word between each two.
 SEPARATED_COUNTS = (2, 3, 8)
+# Numbers of documents in parts of a collection.
+SIZES = (350, 700, 1400, 2800)
 # Number of results that a user is assumed to look at.
 TOP = 10
 # Everyday words, none of which Cranfield is about. Their numbers are averaged.
@@ -65,14 +67,14 @@ COLOURS = {
 TEXT_COLOURS = {"": "#212529", "-dark": "#dee2e6"}
 
 
-class CranfieldSample:
-    """A part of Cranfield, and a sample of its abstracts that receive copies.
+class CollectionSample:
+    """A part of a collection, and a sample of its documents that receive copies.
 
     Args:
-        folder: Cranfield in the layout of BEIR.
+        folder: The collection, such as Cranfield, in the layout of BEIR.
         document_count: Number of documents to search, at most all.
         query_count: Number of queries, at most all.
-        sample_count: Number of abstracts that receive copies.
+        sample_count: Number of documents that receive copies.
     """
 
     def __init__(self, folder: Path, document_count: int, query_count: int, sample_count: int) -> None:
@@ -101,7 +103,7 @@ class Search:
         model: Name or folder of the model.
     """
 
-    def __init__(self, collection: CranfieldSample, model: str) -> None:
+    def __init__(self, collection: CollectionSample, model: str) -> None:
         self.collection = collection
         self.model = SentenceTransformer(model)
         self.queries = units(self.model.encode_query(collection.queries, batch_size=8))
@@ -199,7 +201,7 @@ def measure(
     ] = RESULT_NAME,
 ) -> None:
     """Add a model to a result file, by default benchmarks/results/typed_copies.json."""
-    collection = CranfieldSample(folder, documents, queries, sample)
+    collection = CollectionSample(folder, documents, queries, sample)
     search = Search(collection, model)
     without = search.hits()
     hits_by_label = {"without copies": without}
@@ -243,7 +245,7 @@ def counts(
     Keywords are the words that most queries contain, as someone would type them who knows the queries.
     The result is benchmarks/results/typed_counts.json.
     """
-    collection = CranfieldSample(folder, document_count=1398, query_count=225, sample_count=120)
+    collection = CollectionSample(folder, document_count=1398, query_count=225, sample_count=120)
     search = Search(collection, model)
     without = search.hits()
     hits_by_label = {"without copies": without}
@@ -272,6 +274,69 @@ def counts(
     write_json("typed_counts", command=command, model=name, words=words, keywords=keywords, rows=rows)
     for row in rows:
         print(row)
+
+
+def sizes(
+    model: str,
+    words: Annotated[list[str], typer.Argument(help="Tokens to type before a document.")],
+    folder: Annotated[Path, typer.Option(help="Collection in the layout of BEIR.")],
+    name: Annotated[str, typer.Option(help="Name of the model in the result.")] = "all-MiniLM-L6-v2",
+    collection_name: Annotated[str, typer.Option(help="Name of the collection in the result.")] = "",
+) -> None:
+    """Search ever larger parts of a collection: do copies do less where more documents compete?
+
+    The same 120 documents receive copies in each part, and the queries are the same, too. The result is added
+    to benchmarks/results/typed_sizes.json.
+    """
+    # More documents and queries than any collection has: all of them.
+    collection = CollectionSample(folder, document_count=10**9, query_count=10**9, sample_count=120)
+    search = Search(collection, model)
+    similarities = search.documents @ search.queries.T
+    texts = {"without copies": [""], "an ordinary word": [copies_of(word) for word in ORDINARY]}
+    texts |= {word: [copies_of(word)] for word in words}
+    own_similarities: dict[str, list[NDArray[np.float64]]] = {}
+    for label, typed in texts.items():
+        edited = [
+            [f"{before} {collection.documents[index]}".strip() for index in collection.sample]
+            for before in typed
+        ]
+        own_similarities[label] = [search.encoded(documents) @ search.queries.T for documents in edited]
+    rows = []
+    for size in [size for size in SIZES if size < len(similarities)] + [len(similarities)]:
+        limits = limits_of_sample(similarities[:size], len(collection.sample))
+        hits_by_label = {
+            label: np.mean([(own > limits).astype(np.float64) for own in of_label], axis=0)
+            for label, of_label in own_similarities.items()
+        }
+        without = hits_by_label["without copies"]
+        for label, hits in hits_by_label.items():
+            rows.append({"documents": size} | figures(label, hits, without, collection.is_answer))
+    path = RESULTS / "typed_sizes.json"
+    collections = json.loads(path.read_text("utf-8"))["collections"] if path.is_file() else {}
+    collections[collection_name or folder.name] = {
+        "model": name,
+        "queries": len(collection.queries),
+        "sample": len(collection.sample),
+        "rows": rows,
+    }
+    command = "python benchmarks/typed_copies.py sizes MODEL WORDS --folder COLLECTION"
+    write_json("typed_sizes", command=command, collections=collections)
+    for row in rows:
+        print(row)
+
+
+def limits_of_sample(similarities: NDArray[np.float64], sample_count: int) -> NDArray[np.float64]:
+    """Return what each of the first documents must exceed to be among the first ten results of each query.
+
+    A document competes with all others, so this is the tenth largest similarity of the others.
+
+    Args:
+        similarities: Similarity of each document to each query, shape (documents, queries).
+        sample_count: Number of first documents to return limits for.
+    """
+    largest = np.partition(similarities, (-TOP - 1, -TOP), axis=0)
+    eleventh, tenth = largest[-TOP - 1], largest[-TOP]
+    return np.where(similarities[:sample_count] >= tenth, eleventh, tenth)
 
 
 def draw() -> None:
@@ -339,4 +404,4 @@ def draw_panel(axes: Axes, name: str, content: dict[str, Any], colours: Sequence
 
 
 if __name__ == "__main__":
-    commands(__doc__, measure, counts, draw)
+    commands(__doc__, measure, counts, sizes, draw)
