@@ -164,11 +164,12 @@ def figures(
     rng = np.random.default_rng(SEED)
     ratios = []
     for _ in range(RESAMPLES):
-        documents = rng.integers(len(without), size=len(without))
-        queries = rng.integers(without.shape[1], size=without.shape[1])
-        resample = np.ix_(documents, queries)
-        if without[resample].any():
-            ratios.append(hits[resample].sum() / without[resample].sum())
+        # How often each document and each query is drawn.
+        documents = np.bincount(rng.integers(len(without), size=len(without)), minlength=len(without))
+        query_count = without.shape[1]
+        queries = np.bincount(rng.integers(query_count, size=query_count), minlength=query_count)
+        if shown_without := documents @ without @ queries:
+            ratios.append(documents @ hits @ queries / shown_without)
     return {
         "label": label,
         "top_tens": float(hits.sum(axis=1).mean()),
