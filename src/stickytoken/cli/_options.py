@@ -435,7 +435,8 @@ class _ModelToLoad:
         return encoder
 
     def _naming_moved_model_in_errors(self) -> AbstractContextManager[None]:
-        # A model that the user has named is in the error already. One that a run records may have moved since.
+        # An error names the model. One that comes from a run may have moved since, so that a user must know
+        # which run it comes from, and what to pass.
         if self.run is None:
             return nullcontext()
         from stickytoken.detection.run import naming_model_in_errors

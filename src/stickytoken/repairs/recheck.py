@@ -184,16 +184,16 @@ def group_copies(encoder: Encoder, repaired_tokens: Mapping[Token, Strategy]) ->
             as_text.append(token)
         else:
             as_ids.append(token)
-    return Copies(as_ids, find_written_tokens(encoder, as_text))
+    return Copies(as_ids, choose_joining_of_each(encoder, as_text))
 
 
-def find_written_tokens(encoder: Encoder, tokens: Sequence[Token]) -> list[Token]:
-    """Return the tokens with the joining with which the tokenizer reads most copies: as words, or glued."""
+def choose_joining_of_each(encoder: Encoder, tokens: Sequence[Token]) -> list[Token]:
+    """Return each token with the joining by which the tokenizer reads most copies: as words, or glued."""
     # A run tries ATTACHED instead of GLUED (`vocabulary.choose_joinings`), which leaves the last word of a
     # text whole. A recheck wants every copy to be read: with GLUED, the tokenizer reads even the first copy
     # of a token that continues a word.
-    written = choose_joining(encoder.tokenizer, tokens, Joining.GLUED, _SAMPLE_TEXT, _SAMPLE_COPIES)
-    return [token for token, _ in written]
+    chosen = choose_joining(encoder.tokenizer, tokens, Joining.GLUED, _SAMPLE_TEXT, _SAMPLE_COPIES)
+    return [token for token, _copies_read in chosen]
 
 
 class RecheckedTokens(NamedTuple):
