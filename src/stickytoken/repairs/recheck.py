@@ -31,7 +31,7 @@ from stickytoken.methods.profile.documents import (
     InDocuments,
     choose_collection,
     encode_documents,
-    join_documents,
+    join_results_of_tokens,
     measure_in_documents,
 )
 from stickytoken.methods.profile.estimates import (
@@ -356,7 +356,7 @@ class Recheck:
             low=np.where(is_split, np.nan, erased.low),
             high=np.where(is_split, np.nan, erased.high),
         )
-        documents_of_all = join_documents([self._ordinary_in_documents, in_documents])
+        documents_of_all = join_results_of_tokens([self._ordinary_in_documents, in_documents])
         measures = RuleInputs(
             ids=measured.ids,
             erased=erased_unless_split,
@@ -387,7 +387,7 @@ class Recheck:
             # The documents of the panel are tokenized, as ids need them. Written copies need texts.
             panel_of_texts = replace(panel, carriers=panel.texts)
             results.append(measure_in_documents(panel_of_texts, runner, copies.as_text, self.settings, name))
-        return join_documents(results)
+        return join_results_of_tokens(results)
 
     @cached_property
     def _documents(self) -> DocumentPanel | None:
