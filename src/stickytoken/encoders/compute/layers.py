@@ -94,8 +94,8 @@ def _states_agree(model: SentenceTransformer, shorter: SentenceTransformer, laye
 
 
 def _compute_states_of_sample(model: SentenceTransformer) -> tuple[torch.Tensor, ...]:
-    # Returns the hidden states of `_SAMPLE` after the embedding, then those after each layer, each of shape (1,
-    # tokens, d); empty if the model cannot return them.
+    # Returns the hidden states of `_SAMPLE` after the embedding, then those after each layer, each of shape
+    # (1, tokens, d); empty if the model cannot return them.
     transformer: Any = model[0]
     config = transformer.model.config
     if not hasattr(config, "output_hidden_states"):
