@@ -513,12 +513,12 @@ def _require_supported_dtype(encoder: SentenceTransformerEncoder, dtype: str) ->
     try:
         _ = encoder.dimension  # computed by encoding a text, which fails if the dtype is not supported
     except ModelError as error:
-        # torch raises RuntimeError for an unsupported operation or mixture of types.
+        # torch raises RuntimeError for an unsupported operation or mixture of types, but not only for these.
         if not isinstance(error.__cause__, RuntimeError):
             raise
         reason = " ".join(str(error.__cause__).split())[:_SHOWN_REASON]
         raise ModelError(
-            f"{encoder.name!r} does not support {dtype} on {encoder.device} ({reason}): use float32"
+            f"{encoder.name!r} fails in {dtype} on {encoder.device} ({reason}): try float32"
         ) from error
 
 

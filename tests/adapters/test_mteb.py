@@ -15,6 +15,7 @@ import mteb
 from datasets import Dataset
 from mteb import mocks
 from mteb.models.cache_wrappers import CachedEmbeddingWrapper
+from torch.utils.data import DataLoader
 
 from stickytoken.adapters.mteb import WithCopies, WithCopiesInAnswers
 
@@ -82,6 +83,17 @@ def model():
     return planted.planted_model(3)
 
 
+class BodyReader(mteb.models.SentenceTransformerEncoderWrapper):
+    """Encodes documents by their title and body, as EmbeddingGemma does in MTEB."""
+
+    def encode(self, inputs, **options):
+        if "body" in inputs.dataset.column_names:
+            columns = inputs.dataset.to_dict()
+            texts = [f"{title} {body}" for title, body in zip(columns["title"], columns["body"], strict=True)]
+            inputs = DataLoader(Dataset.from_dict({"text": texts}), batch_size=inputs.batch_size)
+        return super().encode(inputs, **options)
+
+
 def evaluate(model, task, cache=None):
     quiet = {"co2_tracker": False, "show_progress_bar": False}
     (result,) = mteb.evaluate(model, task, cache=cache, **quiet).task_results
@@ -106,6 +118,24 @@ def test_each_query_is_searched_as_if_its_answers_alone_had_copies(model, kind, 
     for metric in ("ndcg_at_10", "ndcg_at_1", "recall_at_10", "map_at_10", "mrr_at_10"):
         assert in_answers[metric] == pytest.approx(sum(scores[metric] for scores in alone) / 20, abs=2e-5)
     assert in_answers["ndcg_at_10"] != evaluate(model, kind())["ndcg_at_10"]
+
+
+def test_a_model_that_reads_titles_and_bodies_reads_the_copies_once(model):
+    class CopiesInBodies(Search):
+        def load_data(self, **options):
+            super().load_data(**options)
+            split = self.dataset["default"]["test"]
+            split["corpus"] = split["corpus"].map(
+                lambda row: {"text": f"{HIDING} {HIDING} {HIDING} {row['text']}"}
+            )
+
+    reader = BodyReader(model)
+    with_copies = evaluate(WithCopies(reader, HIDING, 3), Search())
+    assert with_copies == pytest.approx(evaluate(reader, CopiesInBodies()), nan_ok=True)
+    plain = evaluate(reader, Search())
+    assert with_copies["ndcg_at_10"] < plain["ndcg_at_10"]
+    task = Search()
+    assert evaluate(WithCopiesInAnswers(reader, HIDING, task, 3), task)["ndcg_at_10"] < plain["ndcg_at_10"]
 
 
 def test_results_lie_beside_those_of_the_model_and_load_again(model, tmp_path):

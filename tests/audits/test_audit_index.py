@@ -217,7 +217,7 @@ def test_the_command_takes_stored_vectors(tampered_run, texts, stored, tmp_path)
 )
 def test_a_query_contains_a_token_as_a_whole_word_or_as_any_other_text(token, query, is_contained):
     queries = Queries([query], 1, [frozenset()], [None], "the given list", "first sentences")
-    assert queries.find_lacking(Token(1, token)).tolist() == [not is_contained]
+    assert queries.mark_those_without(Token(1, token)).tolist() == [not is_contained]
 
 
 def test_missing_queries_are_noticed_before_the_model_is_loaded(texts, tmp_path):

@@ -3,6 +3,7 @@
 import itertools
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -25,16 +26,21 @@ from audited import (
 from naming import says
 from stickytoken import load_encoder, open_run
 from stickytoken.audits import audit, wording
+from stickytoken.audits._index import Queries
 from stickytoken.audits._measuring import mark_undecided
-from stickytoken.audits._stuffing import estimate_found
+from stickytoken.audits._stuffing import estimate_found, measure_stuffed
+from stickytoken.insertion import Token
 from stickytoken.intervals import Intervals, estimate_share
+from stickytoken.methods.profile.documents import DocumentPanel
 from stickytoken.methods.profile.verdict import (
     RuleInputs,
     compute_lost_shares,
     judge_against_ordinary_copies,
 )
 from stickytoken.methods.wording import Harm
+from stickytoken.search import ExactSearch
 from stickytoken.settings.profile import ProfileSettings
+from stickytoken.unit_vectors import Similarity
 
 
 def test_the_planted_word_is_sticky_and_named_first(finished):
@@ -345,6 +351,45 @@ def test_a_single_query_says_nothing_of_others():
     assert share.value == 0.5
     assert share.low < 0.05
     assert share.high > 0.95
+
+
+class RunnerWithRows:
+    """Gives rows that were measured before, and says for which tokens a vector was missing."""
+
+    def __init__(self, rows, unanswered=()):
+        self.rows = rows
+        self.unanswered = dict.fromkeys(unanswered, "a text")
+
+    def __call__(self, stage, tokens, **_):
+        rows = [self.rows[token.id] | {"token_id": token.id} for token in tokens]
+        return pl.DataFrame(rows)
+
+
+def test_a_token_without_a_vector_leaves_the_intervals_of_the_others_alone():
+    generator = np.random.default_rng(0)
+    is_answer = answered_by(6, 2)
+    search = ExactSearch(generator.normal(size=(6, 4)), generator.normal(size=(12, 4)), Similarity.DOT)
+    panel = DocumentPanel(
+        places=tuple(range(12)),
+        carriers=("",) * 12,
+        texts=("",) * 12,
+        search=search,
+        depth=5,
+        is_answer=is_answer,
+        weights=np.ones(is_answer.shape),
+    )
+    queries = Queries(["query"] * 6, 6, [frozenset()] * 6, "", "")
+    job = SimpleNamespace(
+        index=SimpleNamespace(queries=queries), rule=ProfileSettings(), settings=SimpleNamespace(seed=1)
+    )
+    # With the token without a vector, every query finds one of its two documents; with the others, half of
+    # the queries find both.
+    found = {0: [1, 1, 0, 0] * 3, 1: [1, 0] * 6, 2: [0, 0, 1, 1] * 3}
+    rows = {token_id: {"wrong_results": [255] * 9, "found": values} for token_id, values in found.items()}
+    tokens = [Token(token_id, f"word{token_id}") for token_id in rows]
+    measured = measure_stuffed(job, RunnerWithRows(rows, unanswered=[1]), tokens, panel, "stage")
+    assert list(measured) == [0, 2]
+    assert measured == measure_stuffed(job, RunnerWithRows(rows), [tokens[0], tokens[2]], panel, "stage")
 
 
 def with_erasing_token(run, token_id, path):

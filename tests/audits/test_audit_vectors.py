@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import faiss
 import numpy as np
 import polars as pl
 import pytest
@@ -91,6 +92,71 @@ def test_a_file_of_something_else_is_refused(name, content, tmp_path):
     with pytest.raises(InputError, match=naming(tmp_path / name)) as caught:
         open_vectors(tmp_path / name)
     assert "allow_pickle" not in str(caught.value)  # which is advice on numpy.load
+
+
+def save_faiss(path, kind, ids=None):
+    """Write an index with vectors that are enough to train each kind; return the vectors."""
+    vectors = np.random.default_rng(2).normal(size=(300, 16)).astype(np.float32)
+    index = faiss.index_factory(16, kind)
+    index.train(vectors)
+    if ids is None:
+        index.add(vectors)
+    else:
+        index.add_with_ids(vectors, np.array(ids))
+    faiss.write_index(index, str(path))
+    return vectors
+
+
+@pytest.mark.parametrize(
+    ("kind", "ids"),
+    [
+        ("SQfp16", None), ("HNSW8,Flat", None), ("HNSW8,SQ8", None), ("IVF4,SQ8", None),
+        ("IVF4,SQ8,RFlat", None), ("IVF4,Flat", range(299, -1, -1)), ("IDMap,HNSW8,Flat", range(1000, 1300)),
+        ("IDMap2,IVF4,Flat", range(1000, 1300)),
+    ],
+)  # fmt: skip
+def test_vectors_of_usual_faiss_indexes_are_read(kind, ids, tmp_path):
+    vectors = save_faiss(tmp_path / "a.faiss", kind, ids)
+    stored = open_vectors(tmp_path / "a.faiss")
+    documents = [Document(id_, str(id_), "text") for id_ in ids or range(300)]
+    assert np.allclose(stored.of(documents), vectors, atol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ids", "named"),
+    [
+        ("IVF4,Flat", range(1000, 1300), [1000, 1299]),
+        ("IVF4,Flat", [0, 0, *range(2, 300)], [0, 299]),
+        ("PCA8,IVF4,Flat", range(1000, 1300), ["IndexPreTransform"]),
+        ("IVF4,PQ4x4fs", None, ["IndexIVFPQFastScan"]),
+        ("ITQ,LSH", None, ["IndexPreTransform"]),
+        ("LSH", None, ["IndexLSH"]),
+        ("IDMap,LSH", range(300), ["IndexLSH"]),
+    ],
+)
+def test_faiss_indexes_of_which_no_vectors_can_be_read_are_refused(kind, ids, named, tmp_path):
+    save_faiss(tmp_path / "a.faiss", kind, ids)
+    with pytest.raises(InputError, match=naming(tmp_path / "a.faiss", *named, "Parquet")) as caught:
+        open_vectors(tmp_path / "a.faiss")
+    assert "faiss::" not in str(caught.value)
+
+
+def test_a_faiss_index_around_an_index_with_ids_is_refused(tmp_path):
+    rotation = faiss.RandomRotationMatrix(6, 6)
+    rotation.init(0)
+    flat = faiss.IndexFlatIP(6)
+    id_map = faiss.IndexIDMap(flat)
+    index = faiss.IndexPreTransform(rotation, id_map)
+    index.add_with_ids(VECTORS, np.arange(12))
+    faiss.write_index(index, str(tmp_path / "a.faiss"))
+    with pytest.raises(InputError, match=naming(tmp_path / "a.faiss", "IndexPreTransform")):
+        open_vectors(tmp_path / "a.faiss")
+
+
+def test_a_faiss_index_with_an_id_twice_is_refused(tmp_path):
+    save_faiss(tmp_path / "a.faiss", "IDMap,Flat", [7, 7, *range(100, 398)])
+    with pytest.raises(InputError, match=naming(tmp_path / "a.faiss", "'7'")):
+        open_vectors(tmp_path / "a.faiss")
 
 
 @pytest.mark.parametrize(

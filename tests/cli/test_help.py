@@ -238,6 +238,8 @@ def test_check_can_fail_on_every_grade_and_cause():
         ("explain --set conf", "confidence="),
         ("detect m --method p", "profile"),
         ("show r --category ok", "ok ok_special"),
+        ("show r --category Und", "Undecodeable"),
+        ("show r --category UNREACHABLE_S", "UNREACHABLE_SPECIAL UNREACHABLE_SINGLE_TOKEN"),
     ],
 )
 def test_commands_options_and_values_are_completed(words, offered):

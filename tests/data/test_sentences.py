@@ -5,6 +5,7 @@ import itertools
 import random
 import re
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -54,6 +55,9 @@ def test_a_text_file_holds_a_sentence_a_line(write, monkeypatch):
     write("paper", "a b\nc")  # named like a corpus, it is reached by its path
     monkeypatch.chdir(path.parent)
     assert load_sentences("./paper").texts == ("a b", "c")
+    write("bundled", "d e\nf")
+    assert load_sentences(Path("./paper")).texts == ("a b", "c")
+    assert load_sentences(Path("./bundled")).texts == ("d e", "f")
 
 
 @pytest.mark.parametrize(

@@ -186,6 +186,12 @@ def test_a_python_tokenizer_without_an_unknown_entry_is_named(tmp_path):
         adapted.encode_many(["ab"])
 
 
+def test_a_tokenizer_that_needs_more_than_a_text_is_replaced_by_its_backend():
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "river"]
+    tokenizer = transformers.LayoutLMv2Tokenizer(vocab={word: number for number, word in enumerate(words)})
+    assert HuggingFaceTokenizer(tokenizer).encode_many(["The river, the"]) == [[5, 6, 1, 5]]
+
+
 def test_a_folder_with_only_tokenizer_json_serves_the_tokenizer(tmp_path):
     tokenizer = architectures.roberta_tokenizer()
     tokenizer.backend_tokenizer.save(str(tmp_path / "tokenizer.json"))

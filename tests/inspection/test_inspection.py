@@ -1,6 +1,7 @@
 """A look inside models, prompted ones too, against plain passes."""
 
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -102,6 +103,48 @@ def test_each_part_of_a_model_gets_its_own_attention_back():
     with using_plain_attention(model):
         assert [config._attn_implementation for config in configs] == ["eager"] * 3
     assert [config._attn_implementation for config in configs] == ["sdpa", "eager", "sdpa"]
+
+
+def test_parts_with_fused_attention_become_plain_in_a_model_with_plain_attention():
+    small = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = transformers.CLIPModel(transformers.CLIPConfig(text_config=small, vision_config=small))
+    model.set_attn_implementation({"": "eager", "text_config": "sdpa", "vision_config": "eager"})
+    configs = model.config, model.config.text_config, model.config.vision_config
+    with using_plain_attention(model):
+        assert [config._attn_implementation for config in configs] == ["eager"] * 3
+    assert [config._attn_implementation for config in configs] == ["eager", "sdpa", "eager"]
+
+
+class NestedConfig(transformers.PretrainedConfig):
+    sub_configs: ClassVar = {"inner_config": transformers.CLIPConfig}
+    inner_config: object = None
+
+
+class NestedModel(transformers.PreTrainedModel):
+    config_class = NestedConfig
+    _supports_sdpa = True
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.inner = transformers.CLIPModel(config.inner_config)
+        self.post_init()
+
+    @classmethod
+    def _can_set_attn_implementation(cls):
+        return True
+
+
+def test_parts_of_parts_get_their_own_attention_back():
+    small = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    inner = transformers.CLIPConfig(text_config=small, vision_config=small)
+    model = NestedModel(NestedConfig(inner_config=inner))
+    configs = model.config, inner, inner.text_config, inner.vision_config
+    before = ["sdpa", "sdpa", "eager", "sdpa"]
+    for config, implementation in zip(configs, before, strict=True):
+        config._attn_implementation = implementation
+    with using_plain_attention(model):
+        assert [config._attn_implementation for config in configs] == ["eager"] * 4
+    assert [config._attn_implementation for config in configs] == before
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ import tiny_decoders
 from naming import naming, says
 from prompted_loading import load_prompted
 from stickytoken import load_encoder
-from stickytoken.cli.commands.language_models import _print_tuning
+from stickytoken.cli.commands.language_models import _collect_notes, _print_tuning
 from stickytoken.data.tasks import find_task
 from stickytoken.errors import InputError
 from stickytoken.evaluation import (
@@ -208,6 +208,13 @@ def test_several_tasks_are_scored_and_averaged(folder, tmp_path):
     (difference,) = document_found["mean"]["differences"]
     assert difference["value"] == pytest.approx(np.diff(document_found["mean"]["scores"])[0])
     assert difference["low"] <= difference["value"] <= difference["high"]
+
+
+def test_a_note_on_truncated_texts_names_the_task():
+    comparisons = [Comparison(cut=1), Comparison(), Comparison(cut=2)]
+    first, second = _collect_notes(["STS12", "STS13", "STS14"], comparisons, None)
+    assert says(first, "STS12", "1 text")
+    assert says(second, "STS14", "2 texts")
 
 
 def test_a_guessed_layer_that_is_worse_than_the_last_one_is_named():

@@ -19,7 +19,13 @@ from stickytoken.measurement.engine import ignore_progress
 from stickytoken.methods import Verdict
 from stickytoken.repairs._verification import NEIGHBOURS, find_neighbours
 from stickytoken.repairs.model_folder import require_repairable
-from stickytoken.repairs.recheck import CARRIERS, Copies, find_written_tokens, list_used_texts, make_recheck
+from stickytoken.repairs.recheck import (
+    CARRIERS,
+    Copies,
+    choose_joining_of_each,
+    list_used_texts,
+    make_recheck,
+)
 from stickytoken.vocabulary import categorize
 
 pytestmark = pytest.mark.slow  # a whole run
@@ -131,7 +137,7 @@ def test_the_thresholds_are_those_of_the_run(run, recheck):
 def test_a_token_does_as_text_what_it_does_as_ids(recheck, encoder, vocabulary):
     token = token_of(vocabulary, repaired.WORD)
     as_ids = recheck.judge(Copies([token], [])).tokens[token.id]
-    as_text = recheck.judge(Copies([], find_written_tokens(encoder, [token]))).tokens[token.id]
+    as_text = recheck.judge(Copies([], choose_joining_of_each(encoder, [token]))).tokens[token.id]
     assert as_text.erased == pytest.approx(as_ids.erased, abs=0.1)
 
 
@@ -204,7 +210,7 @@ def test_vectors_of_documents_can_be_taken_over(run, encoder, vocabulary):
 
 
 def test_punctuation_is_written_as_it_is_read(encoder, vocabulary):
-    word, sign = find_written_tokens(
+    word, sign = choose_joining_of_each(
         encoder, [token_of(vocabulary, repaired.WORD), token_of(vocabulary, planted.PLANTED)]
     )
     assert word.joining is Joining.WORDS

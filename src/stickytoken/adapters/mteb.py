@@ -21,6 +21,9 @@ require_package("mteb", "an MTEB model with copies", "mteb")
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
+# MTEB hands a document over as its title, its body, and both joined as its text. Most models read the text,
+# some the title and the body. So each of them finds the copies once.
+_DOCUMENT_COLUMNS = ("text", "body")
 # Longest part of a token in the name of a folder with results, in characters.
 _NAMED = 40
 
@@ -89,7 +92,7 @@ class WithCopies:
                 "retrieval or reranking"
             )
         if prompt_type == PromptType.document:
-            inputs = self._write_copies(inputs)
+            inputs = self._load_with_copies(inputs)
         return self.model.encode(inputs, task_metadata=task_metadata, prompt_type=prompt_type, **options)
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
@@ -100,19 +103,23 @@ class WithCopies:
         """Return the similarities between corresponding vectors of two groups."""
         return self.model.similarity_pairwise(embeddings1, embeddings2)
 
-    def _write_copies(self, inputs: DataLoader[Any]) -> DataLoader[Any]:
-        """Return a loader of the same documents with copies in their texts."""
+    def _load_with_copies(self, inputs: DataLoader[Any]) -> DataLoader[Any]:
+        """Return a loader of the same documents with copies in front of their texts."""
         from torch.utils.data import DataLoader
 
         copies = [self.token] * self.copies
         documents: Any = inputs.dataset
-        texts_with_copies = [
-            place_as_text(copies, text, Placement.PREFIX, joining=Joining.WORDS)
-            for text in documents["text"][:]
-        ]
-        edited = documents.remove_columns("text").add_column("text", texts_with_copies)
+        for column in _DOCUMENT_COLUMNS:
+            if column not in documents.column_names:
+                continue
+            texts = list(documents[column])
+            texts_with_copies = [
+                place_as_text(copies, text, Placement.PREFIX, joining=Joining.WORDS) for text in texts
+            ]
+            # A dataset cannot be changed, but a new one can have another column of the same name.
+            documents = documents.remove_columns(column).add_column(column, texts_with_copies)
         return DataLoader(
-            edited,
+            documents,
             batch_size=inputs.batch_size,
             collate_fn=inputs.collate_fn,
             num_workers=inputs.num_workers,

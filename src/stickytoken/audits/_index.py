@@ -82,9 +82,8 @@ class Queries:
             },
         )
 
-    def find_lacking(self, token: Token) -> NDArray[np.bool_]:
-        """Return whether each query lacks the token. A document with copies may well answer a query that has
-        it.
+    def mark_those_without(self, token: Token) -> NDArray[np.bool_]:
+        """Return for each query whether it is without the token, so that no copies of it answer the query.
 
         A word counts only as a whole word, and anything else wherever it stands. A blank token is in no
         query.

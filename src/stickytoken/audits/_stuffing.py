@@ -193,11 +193,11 @@ class Stuffed(NamedTuple):
 def measure_stuffed(
     job: AuditJob, runner: Runner, tokens: Sequence[Token], panel: DocumentPanel, stage: str
 ) -> dict[int, Stuffed]:
-    """Insert copies of each token into each document, one document at a time, and search for it.
+    """Insert copies of each token into each of n documents, in turn, and search for it with Q queries.
 
-    A pair of a query and a document is left out of the push if the document answers the query, or if the
-    query contains the token. A token is left out if no pair with a result remains, or if a server gave no
-    vector for it.
+    The push of a token is the number of pairs in which a document with copies is a wrong result of a query,
+    divided by that without copies. Queries that contain the token don't count. A token is left out if no
+    wrong result without copies remains, or if a server gave no vector for one of its texts.
 
     A run measures tokens with `measure_in_documents` of `profile`, where all tokens have the same queries.
     Here, each token has queries of its own.
@@ -207,8 +207,8 @@ def measure_stuffed(
     """
     queries = job.index.queries
     confidence = job.rule.confidence
-    # Weights of the pairs, shape (Q, n). A query that contains the token weighs nothing.
-    weights_of = {token.id: panel.weights * queries.find_lacking(token)[:, None] for token in tokens}
+    # How much each pair of a query and a document counts for a token, shape (Q, n), keyed by token id.
+    weights_of = {token.id: panel.weights * queries.mark_those_without(token)[:, None] for token in tokens}
     measurable = [token for token in tokens if (panel.is_wrong_result * weights_of[token.id]).any()]
     if not measurable:
         raise InputError(
@@ -216,21 +216,26 @@ def measure_stuffed(
         )
     measurable.sort(key=lambda token: token.id)  # the order of the results
     results = panel.measure(runner, measurable, stage)
-    sampling_key = [job.settings.seed, _SAMPLES_KEY]
-    found: Sequence[Interval[float] | None] = [None] * len(measurable)
+    # A mean takes the place of a vector that a server didn't give. It would change the intervals of `found`,
+    # which are estimated from all tokens together.
+    is_answered = np.array([token.id not in runner.unanswered for token in measurable])
+    answered = [token for token in measurable if token.id not in runner.unanswered]
+    found: Sequence[Interval[float] | None] = [None] * len(answered)
     if panel.is_answer.any():
         # `results.found` has one column per pair of a query and a document that answers it. The mask puts
         # each column in its place.
-        is_found = np.zeros((len(measurable), *panel.is_answer.shape), dtype=np.bool_)
-        is_found[:, panel.is_answer] = results.found
+        is_found = np.zeros((len(answered), *panel.is_answer.shape), dtype=np.bool_)
+        is_found[:, panel.is_answer] = results.found[is_answered]
         found = estimate_found(is_found, panel.is_answer, confidence).of_each()
+    sampling_key = [job.settings.seed, _SAMPLES_KEY]
+    # Whether each document is a wrong result of each query, shape (Q, n), for one token after the other. A
+    # document that answers the query is none.
+    wrong_results = results.wrong_results[is_answered]
     stuffed = {}
-    for token, is_wrong_result, found_share in zip(measurable, results.wrong_results, found, strict=True):
-        if token.id in runner.unanswered:
-            continue
+    for token, is_wrong_result, found_share in zip(answered, wrong_results, found, strict=True):
         weights = weights_of[token.id]
-        of_one_token = is_wrong_result[None]  # shape (1, Q, n)
-        ratios = push_ratios(of_one_token, panel.is_wrong_result, weights, confidence, sampling_key)
+        only_this_token = is_wrong_result[None]  # `push_ratios` takes T tokens: shape (1, Q, n)
+        ratios = push_ratios(only_this_token, panel.is_wrong_result, weights, confidence, sampling_key)
         stuffed[token.id] = Stuffed(
             token=token,
             documents=len(panel.places),

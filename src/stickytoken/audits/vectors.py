@@ -37,6 +37,14 @@ _LARGEST_DIFFERENCE = 0.045
 # Names of a column with vectors, if several columns have some.
 _NAMES = ("vector", "vectors", "embedding", "embeddings")
 _FAISS = (".faiss", ".index")
+# Types of FAISS indexes that have ids for the vectors of an inner index.
+_FAISS_ID_MAPS = ("IndexIDMap", "IndexIDMap2")
+# Types of FAISS indexes that are read. With other types, FAISS may return wrong vectors or end the process.
+_FAISS_READABLE = (
+    "IndexFlat", "IndexFlatIP", "IndexFlatL2", "IndexScalarQuantizer", "IndexPQ", "IndexRefineFlat",
+    "IndexHNSWFlat", "IndexHNSWSQ", "IndexHNSWPQ", "IndexIVFFlat", "IndexIVFScalarQuantizer", "IndexIVFPQ",
+)  # fmt: skip
+_SAVE_VECTORS_INSTEAD = "pass the vectors themselves, as .npy or Parquet"
 _FORMATS = ", ".join([".npy", *TABLE_SUFFIXES, *_FAISS[:-1]]) + f" or {_FAISS[-1]}"
 
 
@@ -218,22 +226,51 @@ def _open_faiss(path: Path) -> StoredVectors:
     import faiss
 
     try:
-        # The outer index owns the inner one, and must live as long.
         outer: Any = faiss.read_index(str(path))
-        index = outer
-        row_of = None
-        if hasattr(outer, "id_map"):  # an id for each row of an inner index
-            ids = faiss.vector_to_array(outer.id_map).tolist()
-            row_of = {str(document_id): row for row, document_id in enumerate(ids)}
-            index = faiss.downcast_index(outer.index)
-        if hasattr(index, "make_direct_map"):  # without it, an index of cells finds no vector by its row
-            index.make_direct_map()
-        rows = index.reconstruct_n(0, index.ntotal)
     except RuntimeError as error:
         # The message says first where in FAISS this was noticed.
         _, _, reason = str(error).splitlines()[0].rpartition(" failed: ")
-        raise InputError(f"{path} is no index of FAISS that has vectors: {reason}") from error
+        raise InputError(
+            f"{path} is no index of FAISS that can be read ({reason}): {_SAVE_VECTORS_INSTEAD}"
+        ) from error
+    index = outer  # the index that has the vectors; the outer one owns it, so both must live as long
+    row_of = None
+    type_name = type(outer).__name__
+    if type_name in _FAISS_ID_MAPS:
+        ids = [str(document_id) for document_id in faiss.vector_to_array(outer.id_map).tolist()]
+        _require_distinct(ids, str(path))
+        row_of = {document_id: row for row, document_id in enumerate(ids)}
+        index = faiss.downcast_index(outer.index)
+        type_name = type(index).__name__
+    if type_name not in _FAISS_READABLE:
+        raise InputError(
+            f"{path} is an index of FAISS of the type {type_name}, of which no vectors can be read: "
+            f"{_SAVE_VECTORS_INSTEAD}"
+        )
+    if isinstance(index, faiss.IndexIVF):
+        stored_ids = np.sort(_list_stored_ids(index))
+        # As the vector of a number that is no id, FAISS would return what happens to be in memory.
+        if not np.array_equal(stored_ids, np.arange(index.ntotal)):
+            raise InputError(
+                f"{path} has {counted(index.ntotal, 'vector')} with ids from {stored_ids[0]} to "
+                f"{stored_ids[-1]}, but each number from 0 to {index.ntotal - 1} must be the id of one: "
+                "pass the vectors as Parquet, with a column id"
+            )
+    rows = index.reconstruct_n(0, index.ntotal)
     return StoredVectors(str(path), _require_matrix(rows, str(path)), row_of)
+
+
+def _list_stored_ids(index: Any) -> NDArray[np.int64]:
+    """Return the ids in an index of FAISS that keeps similar vectors together in lists (IVF)."""
+    import faiss
+
+    lists = index.invlists
+    ids_by_list = [np.empty(0, dtype=np.int64)]
+    for number in range(lists.nlist):
+        if lists.list_size(number):  # an empty list has no address to read from
+            ids = faiss.rev_swig_ptr(lists.get_ids(number), lists.list_size(number))
+            ids_by_list.append(ids.copy())  # the index owns the memory of the original
+    return np.concatenate(ids_by_list)
 
 
 def _open_table(path: Path) -> StoredVectors:
@@ -258,7 +295,7 @@ def _open_table(path: Path) -> StoredVectors:
     if usual_id_columns:
         id_column = usual_id_columns[0]
         ids = [str(value) for value in read_column(id_column).to_list()]
-        _require_distinct(ids, id_column, path)
+        _require_distinct(ids, f"the column {id_column!r} of {path}")
         row_of = {document_id: row for row, document_id in enumerate(ids)}
     rows = _make_matrix(read_column(vector_column), path, ids)
     return StoredVectors(str(path), rows, row_of)
@@ -280,12 +317,10 @@ def _choose_vector_column(first_values: Mapping[str, Any], path: Path) -> str:
     return columns[0]
 
 
-def _require_distinct(ids: Sequence[str], column: str, path: Path) -> None:
+def _require_distinct(ids: Sequence[str], place: str) -> None:
     if len(set(ids)) < len(ids):
         most_frequent_id = Counter(ids).most_common(1)[0][0]
-        raise InputError(
-            f"{path} has the id {most_frequent_id!r} twice in the column {column!r}: ids must be distinct"
-        )
+        raise InputError(f"{place} has the id {most_frequent_id!r} twice: ids must be distinct")
 
 
 def _read_column(table: Table, name: str) -> pl.Series:

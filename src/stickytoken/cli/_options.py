@@ -163,7 +163,14 @@ def parser_of(choices: Sequence[str], noun: str) -> Callable[[str], str]:
 
 
 def _complete_category(incomplete: str) -> list[str]:
-    return [name.lower() if incomplete.islower() else name for name in CATEGORIES]
+    # The parser takes any mixture of cases, but a shell takes only what begins as the user has typed it.
+    is_in_capitals = incomplete == incomplete.upper()
+    completed = []
+    for name in CATEGORIES:
+        if name.startswith(incomplete.upper()):
+            rest = name[len(incomplete) :]
+            completed.append(incomplete + (rest if is_in_capitals else rest.lower()))
+    return completed
 
 
 Source: TypeAlias = Annotated[
@@ -392,7 +399,7 @@ class _ModelToLoad:
         from stickytoken.loading import require_model
 
         if self.spec.endpoint is None:
-            with self._naming_run_in_errors():
+            with self._naming_moved_model_in_errors():
                 require_model(self.spec.model, self.spec.revision)
 
     def defer(self) -> DeferredModel:
@@ -406,7 +413,11 @@ class _ModelToLoad:
         silence_transformers()
         name = self.spec.model
         verb = "loading" if self.spec.endpoint is None else "asking"
-        with self._naming_run_in_errors(), console.status(f"{verb} {name}"), garbage_collector_paused():
+        with (
+            self._naming_moved_model_in_errors(),
+            console.status(f"{verb} {name}"),
+            garbage_collector_paused(),
+        ):
             from stickytoken.encoders.roles import Role, in_role
             from stickytoken.loading import load_from_spec
 
@@ -423,12 +434,15 @@ class _ModelToLoad:
             tell_prompts(encoder)
         return encoder
 
-    def _naming_run_in_errors(self) -> AbstractContextManager[None]:
+    def _naming_moved_model_in_errors(self) -> AbstractContextManager[None]:
+        # An error names the model. One that comes from a run may have moved since, so that a user must know
+        # which run it comes from, and what to pass.
         if self.run is None:
             return nullcontext()
         from stickytoken.detection.run import naming_model_in_errors
 
-        return naming_model_in_errors(self.source, "--model")
+        run_as_named_by_user = self.source
+        return naming_model_in_errors(run_as_named_by_user, "--model")
 
 
 def tell_prompts(encoder: stickytoken.Encoder) -> None:

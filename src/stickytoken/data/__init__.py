@@ -145,7 +145,7 @@ def load_sentences(
             or a table column.
         column: The column that contains the sentences, for files and Hub datasets; or several, or `Columns`.
             If None, the columns ``sentence1`` and ``sentence2`` are read or, if they do not exist, the column
-            that all commands read as the text of a document.
+            of a usual name for the text of a document, such as ``text`` or ``content``.
 
     Raises:
         InputError: The corpus cannot be read or is empty.
@@ -157,9 +157,10 @@ def load_sentences(
         ('the river', 'a boat')
     """
     columns = NamedColumns(column, sentence_pairs=True)
-    is_named = isinstance(source, (str, Path))  # otherwise it is the sentences themselves, or None
-    is_bundled = source is None or (is_named and str(source) == "bundled")
-    has_columns = is_named and not is_bundled
+    # Only a string may be a keyword. A path is a file, whatever its name: `Path("./paper")` is "paper".
+    keyword = source if isinstance(source, str) else ""
+    is_bundled = source is None or keyword == "bundled"
+    has_columns = isinstance(source, (str, Path)) and not is_bundled
     user_chose_columns = columns.text_columns != Columns()
     if user_chose_columns and not has_columns:
         chosen = " ".join(columns.text_columns.as_options())
@@ -173,15 +174,15 @@ def load_sentences(
         return bundled_sentences()
     if not isinstance(source, (str, Path)):
         return _collect_values(source)
-    name = str(source)
-    if name == "paper":
+    if keyword == "paper":
         sources: list[str | Path] = [f"{HUB}{dataset}@test" for dataset in PAPER_DATASETS]
         return _read_sentences(sources, columns, f"{len(sources)} hub data sets")
-    if name.startswith(HUB):
-        return _read_sentences([name], columns, name.removeprefix(HUB))
+    if keyword.startswith(HUB):
+        return _read_sentences([keyword], columns, keyword.removeprefix(HUB))
     path = file_path("sentences", source)
     if path.is_dir():
         raise InputError(f"{path} is a folder: pass a file")
+    # A string may be meant as a sentence. That a `Path` doesn't exist is said when it is opened.
     if isinstance(source, str) and not path.exists():
         raise InputError(f"no file {shown(source)} (in Python, pass sentences themselves as a list)")
     return _read_sentences([path], columns, str(path))

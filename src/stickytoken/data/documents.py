@@ -247,16 +247,17 @@ def _list_files(folder: Path) -> tuple[list[Path], list[Skipped]]:
     paths: list[Path] = []
     skipped: list[Skipped] = []
 
-    def skip_folder(error: OSError) -> None:
-        name = _decode_name(Path(os.fsdecode(error.filename or folder)))
-        skipped.append(Skipped(name, f"cannot be read: {error.strerror or error}"))
+    def note_unreadable_folder(error: OSError) -> None:
+        unreadable = Path(os.fsdecode(error.filename or folder))  # the name may be bytes
+        skipped.append(Skipped(_make_printable(unreadable), f"cannot be read: {error.strerror or error}"))
 
-    for parent, folder_names, file_names in os.walk(folder, onerror=skip_folder):
+    # Without `onerror`, `os.walk` passes over folders that can't be listed.
+    for parent, folder_names, file_names in os.walk(folder, onerror=note_unreadable_folder):
         folder_names[:] = sorted(name for name in folder_names if not name.startswith("."))
         for name in folder_names:
             if Path(parent, name).is_symlink():  # could lead back to this folder
                 reason = "a link to a folder, which is not followed: pass that folder, too"
-                skipped.append(Skipped(_decode_name(Path(parent, name)), reason))
+                skipped.append(Skipped(_make_printable(Path(parent, name)), reason))
         for name in sorted(file_names):
             path = Path(parent, name)
             if name.startswith("."):
@@ -264,7 +265,9 @@ def _list_files(folder: Path) -> tuple[list[Path], list[Skipped]]:
             if path.is_file():
                 paths.append(path)
             else:
-                skipped.append(Skipped(_decode_name(path), "no file that can be read, such as a broken link"))
+                skipped.append(
+                    Skipped(_make_printable(path), "no file that can be read, such as a broken link")
+                )
     if not paths and not skipped:
         raise InputError(f"{folder} contains no files: pass a folder of documents")
     return sorted(paths), skipped
@@ -299,7 +302,7 @@ def _open_folder(folder: Path, columns: NamedColumns) -> Documents:
                     yield from reader.read_file(path)
                 except InputError as error:
                     meter.records += 1
-                    yield Skipped(_decode_name(path), str(error))
+                    yield Skipped(_make_printable(path), str(error))
             else:
                 record = _read_whole_file(path, folder, next(reader.numbers))
                 if record is not None:
@@ -313,7 +316,7 @@ def _open_folder(folder: Path, columns: NamedColumns) -> Documents:
 
 def _read_whole_file(path: Path, folder: Path, number: int) -> Record | None:
     """Return a whole file as one document, or as Skipped if it cannot be read; None if it is blank."""
-    name = _decode_name(path)
+    name = _make_printable(path)
     _, is_compressed = format_of(path)
     try:
         content = path.read_bytes()
@@ -334,10 +337,10 @@ def _read_whole_file(path: Path, folder: Path, number: int) -> Record | None:
     # Findings are counted by source, and the files of a subfolder have one source, as its name says.
     subfolder = None
     if len(relative_path.parts) > 1:
-        subfolder = _decode_name(Path(relative_path.parts[0]))
+        subfolder = _make_printable(Path(relative_path.parts[0]))
     return Document(
         number=number,
-        id=_decode_name(relative_path),
+        id=_make_printable(relative_path),
         text=text,
         source=subfolder,
         path=name,
@@ -347,7 +350,7 @@ def _read_whole_file(path: Path, folder: Path, number: int) -> Record | None:
     )
 
 
-def _decode_name(path: Path) -> str:
+def _make_printable(path: Path) -> str:
     # The bytes of a file name need not be UTF-8.
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
@@ -447,7 +450,7 @@ class Reader:
             self.meter.total = size
         suffix, is_compressed = format_of(path)
         self.text_columns = ()  # each file of a folder may have other columns
-        self.path = _decode_name(path)
+        self.path = _make_printable(path)
         self.name = self.path
         if suffix == PARQUET:
             yield from self.make_records(self.read_parquet_rows(path))

@@ -88,8 +88,8 @@ class Task(ABC):
 
         Args:
             metric: One of ``metrics``.
-            outcomes: The outcomes under C conditions, shape (C, units, columns).
-            sample: Indices of the units to use, the same for every condition.
+            outcomes: What `outcomes` returned under each of C conditions, shape (C, units, columns).
+            sample: Indices of the units to use, the same for every condition; None for all units.
 
         Returns:
             The value of the metric under each of the C conditions, shape (C,).
@@ -379,7 +379,8 @@ class RetrievalTask(Task):
         document_ids = list(self.documents)
         query_ids = list(self.queries)
         index_of_document = {document_id: index for index, document_id in enumerate(document_ids)}
-        # The index of the document that a query is itself, keyed by query id.
+        # Some queries are documents of the corpus too, with the same id. Such a document is no result of its
+        # own query. Its index is keyed by query id.
         own_index = {query_id: index_of_document[query_id] for query_id in self.unranked}
         depth = min(_RANKED, len(document_ids))  # number of documents in each ranking
         ranking: dict[str, dict[str, float]] = {}
@@ -394,7 +395,7 @@ class RetrievalTask(Task):
             # pytrec_eval sorts documents itself.
             best = np.argpartition(-scores, depth - 1, axis=1)[:, :depth]
             for query_id, query_scores, indices in zip(batch, scores, best, strict=True):
-                # If all documents are ranked, the query itself is the last of them, and is left out.
+                # In a small corpus, all documents are ranked, among them the query's own, with -inf.
                 ranked = [index for index in indices.tolist() if index != own_index.get(query_id)]
                 ranking[query_id] = {document_ids[index]: float(query_scores[index]) for index in ranked}
         return ranking

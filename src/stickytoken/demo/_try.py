@@ -96,17 +96,18 @@ def try_tab(startup: shared.Startup, page: gr.Blocks) -> None:
         token_name = startup.context().model.name_of(shared.check_token_id(token_id))
         return [token_name, *answer_or_error(anchor, carrier, token_name, placement, copies)]
 
-    shared_example = ui.Once()  # computed for the first visitor
+    # Every visitor sees the same example first, so it is computed once, when the model has loaded.
+    first_example = ui.Once()
     form = [*inputs, listed_token_field, button]
 
-    def show_example() -> list[Any]:
-        return shared_example.get(lambda: _fill_form(startup.context()))
+    def show_first_example() -> list[Any]:
+        return first_example.get(lambda: _fill_form(startup.context()))
 
     def leave_locked(error: str) -> list[Any]:
         unchanged_form = [gr.skip()] * len(form)
         return [*unchanged_form, *_replace_answer(error)]
 
-    example_or_error = ui.show_errors(show_example, leave_locked)
+    example_or_error = ui.show_errors(show_first_example, leave_locked)
     page.load(example_or_error, None, [*form, *outputs], **ui.STARTUP_QUEUE)
     submits = [token_field.submit, *(field.submit for field in sentence_fields), copies_field.submit]
     triggers = [button.click, *submits, placement_field.input]

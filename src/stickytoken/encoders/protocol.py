@@ -481,5 +481,5 @@ class EncoderWrapper(Generic[Inner_co]):
     def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
         return self._encoder.content_ids(texts)
 
-    def fits(self, ids: Sequence[int]) -> bool:
+    def fits(self, ids: Sequence[int]) -> bool:  # whether the model reads these ids as they are
         return self._encoder.fits(ids)

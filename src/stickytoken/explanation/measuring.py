@@ -399,11 +399,14 @@ def measure(
 
 
 def _count_carriers_at_a_time(inspector: Inspector, carriers: Sequence[PlacedCarrier]) -> int:
-    # The longest carrier has the largest hidden states. If the model exposes no hidden states, none are kept
-    # in memory, so all carriers can be measured at a time.
-    longest = max(carriers, key=lambda carrier: len(carrier.ids_before))
-    hidden = inspector.look([longest.ids_before], [longest.parts_before], Part.SPECIAL)[0].hidden
-    return len(carriers) if hidden is None else max(1, HELD_BYTES // hidden.nbytes)
+    # The hidden states of a group of carriers without copies are held in memory while all tokens are measured
+    # in it. Those of the longest carrier are the largest.
+    longest = max(carriers, key=lambda carrier: len(carrier.ids_before))  # ``before`` copies are inserted
+    part_of_ids_around = Part.SPECIAL  # of the ids that the model itself puts around a text
+    (inside,) = inspector.look([longest.ids_before], [longest.parts_before], part_of_ids_around)
+    if inside.hidden is None:  # the model exposes no hidden states, so none are held
+        return len(carriers)
+    return max(1, HELD_BYTES // inside.hidden.nbytes)
 
 
 def _average_states_of_copies(insides: Sequence[Inside]) -> Floats | None:

@@ -190,26 +190,35 @@ def using_plain_attention(backbone: Any) -> Iterator[None]:
 
     Fused kernels return no attention weights.
     """
-    # transformers has a public method that sets the attention implementation, but only private attributes
-    # tell which implementation is set.
-    config = getattr(backbone, "config", None)
-    implementation = getattr(config, "_attn_implementation", None)
     set_implementation = getattr(backbone, "set_attn_implementation", None)
     can_set = getattr(backbone, "_can_set_attn_implementation", lambda: True)
-    if set_implementation is None or implementation in (None, "eager") or not can_set():
+    configs = _list_configs(backbone)
+    # transformers has a public method that sets the attention implementation, but only private attributes
+    # tell which implementation is set.
+    implementations = [config._attn_implementation_internal for config in configs]
+    all_are_plain = all(implementation in (None, "eager") for implementation in implementations)
+    if set_implementation is None or all_are_plain or not can_set():
         yield
         return
-    # A model of several parts, such as text and images, has a configuration for each part.
-    implementation_of_part: dict[str, str] = {}
-    for name in getattr(config, "sub_configs", {}):
-        config_of_part = getattr(config, name, None)
-        if config_of_part is not None:
-            implementation_of_part[name] = config_of_part._attn_implementation
-    set_implementation("eager")
+    set_implementation("eager")  # for all parts
     try:
         yield
     finally:
-        if implementation_of_part:  # the key "" stands for the model as a whole
-            set_implementation({"": implementation, **implementation_of_part})
-        else:
-            set_implementation(implementation)
+        for config, implementation in zip(configs, implementations, strict=True):
+            # The public attribute would set the parts of this part, too.
+            config._attn_implementation_internal = implementation
+
+
+def _list_configs(backbone: Any) -> list[Any]:
+    """Return the configuration of a model and those of its parts, such as text and images, at any depth."""
+    waiting = [getattr(backbone, "config", None)]
+    if isinstance(backbone, torch.nn.Module):  # some parts have a copy of the configuration
+        waiting += [getattr(module, "config", None) for module in backbone.modules()]
+    configs: dict[int, Any] = {}  # keyed by `id`, because configurations cannot be hashed
+    while waiting:
+        config = waiting.pop()
+        if id(config) in configs or not hasattr(config, "_attn_implementation_internal"):
+            continue
+        configs[id(config)] = config
+        waiting += [getattr(config, name, None) for name in getattr(config, "sub_configs", {})]
+    return list(configs.values())

@@ -475,7 +475,7 @@ def make_specials_plain(document: dict[str, Any], ids: Sequence[int], pad_id: in
     last_id = max(outside_vocabulary.keys() & set(ids), default=-1)
     new_entries = {token_id: entry for token_id, entry in outside_vocabulary.items() if token_id <= last_id}
     if new_entries:
-        model = _add_entries(model, new_entries, ids)
+        model = _add_entries(model, new_entries)
         entries |= new_entries
     with_entries = document | {"model": model}
     # The tokenizer may not find an added token in every spelling: not in capitals, for example, or not inside
@@ -518,10 +518,10 @@ def make_specials_plain(document: dict[str, Any], ids: Sequence[int], pad_id: in
     return EditedTokenizer(changed, new_names)
 
 
-def _add_entries(model: dict[str, Any], new_entries: Mapping[int, str], ids: Sequence[int]) -> dict[str, Any]:
+def _add_entries(model: dict[str, Any], new_entries: Mapping[int, str]) -> dict[str, Any]:
     """Return the ``model`` part of a tokenizer.json with further entries, given by ascending ids.
 
-    ``ids`` are the ids of the tokens that are to become plain text, of which the error names one.
+    The last of them is the token that is to become plain text and needs all those before it to keep its id.
     """
     vocabulary = model["vocab"]
     if isinstance(vocabulary, dict):  # of token ids
@@ -529,7 +529,7 @@ def _add_entries(model: dict[str, Any], new_entries: Mapping[int, str], ids: Seq
     # A Unigram model has a list of entries with scores, whose indices are the token ids.
     following_ids = list(range(len(vocabulary), len(vocabulary) + len(new_entries)))
     if list(new_entries) != following_ids:
-        token_id = next(edited_id for edited_id in ids if edited_id in new_entries)
+        token_id = max(new_entries)
         raise RepairError(
             f"{name_entry(new_entries[token_id], token_id)} cannot become plain text: the ids of the added "
             "tokens have gaps, so the ids of other tokens would change"

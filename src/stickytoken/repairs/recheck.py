@@ -31,7 +31,7 @@ from stickytoken.methods.profile.documents import (
     InDocuments,
     choose_collection,
     encode_documents,
-    join_documents,
+    join_results_of_tokens,
     measure_in_documents,
 )
 from stickytoken.methods.profile.estimates import (
@@ -184,16 +184,16 @@ def group_copies(encoder: Encoder, repaired_tokens: Mapping[Token, Strategy]) ->
             as_text.append(token)
         else:
             as_ids.append(token)
-    return Copies(as_ids, find_written_tokens(encoder, as_text))
+    return Copies(as_ids, choose_joining_of_each(encoder, as_text))
 
 
-def find_written_tokens(encoder: Encoder, tokens: Sequence[Token]) -> list[Token]:
-    """Return the tokens with the joining with which the tokenizer reads most copies: as words, or glued."""
+def choose_joining_of_each(encoder: Encoder, tokens: Sequence[Token]) -> list[Token]:
+    """Return each token with the joining by which the tokenizer reads most copies: as words, or glued."""
     # A run tries ATTACHED instead of GLUED (`vocabulary.choose_joinings`), which leaves the last word of a
     # text whole. A recheck wants every copy to be read: with GLUED, the tokenizer reads even the first copy
     # of a token that continues a word.
-    written = choose_joining(encoder.tokenizer, tokens, Joining.GLUED, _SAMPLE_TEXT, _SAMPLE_COPIES)
-    return [token for token, _ in written]
+    chosen = choose_joining(encoder.tokenizer, tokens, Joining.GLUED, _SAMPLE_TEXT, _SAMPLE_COPIES)
+    return [token for token, _copies_read in chosen]
 
 
 class RecheckedTokens(NamedTuple):
@@ -356,7 +356,7 @@ class Recheck:
             low=np.where(is_split, np.nan, erased.low),
             high=np.where(is_split, np.nan, erased.high),
         )
-        documents_of_all = join_documents([self._ordinary_in_documents, in_documents])
+        documents_of_all = join_results_of_tokens([self._ordinary_in_documents, in_documents])
         measures = RuleInputs(
             ids=measured.ids,
             erased=erased_unless_split,
@@ -387,7 +387,7 @@ class Recheck:
             # The documents of the panel are tokenized, as ids need them. Written copies need texts.
             panel_of_texts = replace(panel, carriers=panel.texts)
             results.append(measure_in_documents(panel_of_texts, runner, copies.as_text, self.settings, name))
-        return join_documents(results)
+        return join_results_of_tokens(results)
 
     @cached_property
     def _documents(self) -> DocumentPanel | None:

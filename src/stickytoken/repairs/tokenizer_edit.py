@@ -256,7 +256,7 @@ def edit_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
         files[_TOKENIZER_CONFIG_FILE] = _encode_json(config)
         stored_roles = read_object(pipeline.folder / _ROLES_FILE)
         if stored_roles:
-            files[_ROLES_FILE] = _encode_json(_keep_remaining_roles(stored_roles, config))
+            files[_ROLES_FILE] = _encode_json(_make_special_tokens_map(stored_roles, config))
         # Check that transformers follows the edited tokenizer.json.
         every_text = [text for texts_of_entry in texts.values() for text in texts_of_entry]
         _require_same_in_transformers(pipeline, after, files, every_text)
@@ -440,10 +440,15 @@ def _make_role_settings(
     return settings
 
 
-def _keep_remaining_roles(stored_roles: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+def _make_special_tokens_map(stored_roles: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of special_tokens_map.json after an edit.
 
-    ``stored_roles`` is its old content, and ``config`` the edited tokenizer_config.json.
+    The file names the token of each role, such as ``sep_token``. Roles that the edit took from all tokens are
+    left out.
+
+    Args:
+        stored_roles: the old content.
+        config: the content of tokenizer_config.json after the edit, which has the remaining roles.
     """
     extra_tokens = set(config.get("additional_special_tokens", ()))
     remaining: dict[str, Any] = {}

@@ -77,7 +77,7 @@ class Prompting:
         options: dict[str, Any] = {}
         for name, value in asdict(self).items():
             suits_other_models = name in ("layer", "prompt", "prompt_name", "query_prompt")
-            is_set = value is not None and value is not False  # a layer may be 0
+            is_set = value is not None and value is not False  # ``start`` and ``exit`` may be 0
             if is_set and not suits_other_models:
                 options[name] = value
         return options

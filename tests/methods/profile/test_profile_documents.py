@@ -31,7 +31,7 @@ from stickytoken.methods.profile.documents import (
     plan_documents,
     predict_push,
 )
-from stickytoken.methods.profile.rounds import make_plan
+from stickytoken.methods.profile.rounds import _measure_special_tokens, make_plan
 from stickytoken.methods.profile.verdict import bound_hidden_share
 from stickytoken.methods.runner import Runner
 from stickytoken.methods.statistics import Effects
@@ -151,7 +151,7 @@ def test_push_and_found_equal_a_search_that_sorts_every_result(model, job, few):
     token = next(token for token in job.tokens if token.text == planted.PLANTED)
     runner = Runner.in_memory(job.encoder, ignore_progress)
     measured = measure_in_documents(
-        panel, runner, [token], job.settings, "x", thresholds={token.id: 1.5}, ids_in_all=[token.id]
+        panel, runner, [token], job.settings, "x", push_thresholds={token.id: 1.5}, ids_in_all=[token.id]
     )
     push, found = slow_push(model, job, panel, planted.PLANTED, indexed)
     assert measured.push.value[0] == pytest.approx(push)
@@ -166,7 +166,7 @@ def test_all_documents_at_once_show_what_they_show_in_steps(job, panel):
     in_steps = Runner.in_memory(job.encoder, ignore_progress)
     measured = measure_in_documents(panel, at_once, tokens, job.settings, "x")
     expected = measure_in_documents(
-        panel, in_steps, tokens, job.settings, "x", thresholds=dict.fromkeys(ids, 50.0), ids_in_all=ids
+        panel, in_steps, tokens, job.settings, "x", push_thresholds=dict.fromkeys(ids, 50.0), ids_in_all=ids
     )
     assert measured.ids.tolist() == sorted(ids)
     assert set(measured.documents.tolist()) == {64}
@@ -179,7 +179,7 @@ def test_tokens_that_cannot_reach_their_threshold_are_measured_in_few_documents(
     tokens = job.tokens[:60]
     thresholds = dict.fromkeys([token.id for token in tokens], 50.0)
     measured = measure_in_documents(
-        panel, runner, tokens, job.settings, "x", thresholds=thresholds, displayed_count=10
+        panel, runner, tokens, job.settings, "x", push_thresholds=thresholds, displayed_count=10
     )
     assert sorted(set(measured.documents.tolist())) == [4, 32]
     assert (measured.documents == 32).sum() == 10  # those that are shown
@@ -191,10 +191,33 @@ def test_every_token_that_reaches_its_threshold_is_measured_in_all_documents(job
     runner = Runner.in_memory(job.encoder, ignore_progress)
     tokens = job.tokens[:30]
     thresholds = dict.fromkeys([token.id for token in tokens], 1e-9)
-    measured = measure_in_documents(panel, runner, tokens, job.settings, "x", thresholds=thresholds)
+    measured = measure_in_documents(panel, runner, tokens, job.settings, "x", push_thresholds=thresholds)
     pushing = measured.push.value > 0
     assert pushing.any()
     assert set(measured.documents[pushing].tolist()) == {64}
+
+
+def test_what_a_token_without_a_vector_does_is_not_announced(tmp_path):
+    model = tiny.sentence_transformer(tiny.bert_backbone(tmp_path / "b", words=profiled.WORDS))
+    encoder = load_encoder(model)
+    vocabulary = analyze_vocabulary(encoder)
+    special = special_tokens(vocabulary, encoder.tokenizer)
+    job = Job(encoder, profiled.SMALL, CORPUS, vocabulary, special, scope=Scope.NAMED)
+    panel = encode(job, make_plan(job, Runner.in_memory(encoder, ignore_progress)).documents)
+
+    def announced(unanswered):
+        steps = []
+        runner = Runner.in_memory(encoder, steps.append)
+        runner.unanswered = {token.id: "a text" for token in unanswered}
+        _measure_special_tokens(job, panel, runner, None)
+        return [step.note for step in steps if step.note]
+
+    pushing = [token for token in special if any(token.text in note for note in announced([]))]
+    assert pushing
+    assert len(pushing) < len(special)
+    (note,) = announced(pushing)
+    assert says(note, len(special) - len(pushing))
+    assert announced(special) == []
 
 
 def test_a_prediction_counts_the_pairs_that_the_linear_model_lifts_above_their_limit(job, panel):

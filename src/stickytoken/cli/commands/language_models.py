@@ -147,7 +147,7 @@ def evaluate(
             console.inform(f"encoding {named_task.units:,} {named_task.unit}")
             comparisons.append(compare(encoder, named_task))
     mean = average(comparisons) if len(tasks) > 1 else None
-    console.inform_notes(_collect_notes(comparisons, mean))
+    console.inform_notes(_collect_notes(sources, comparisons, mean))
     if output_format is opt.Format.JSON:
         documents = [
             _task_document(name, named_task, comparison)
@@ -170,22 +170,26 @@ def evaluate(
         _print_differences("mean", mean.differences)
 
 
-def _collect_notes(comparisons: Sequence[Comparison], mean: TaskMean | None) -> list[str]:
+def _collect_notes(
+    task_names: Sequence[str], comparisons: Sequence[Comparison], mean: TaskMean | None
+) -> list[str]:
     """Return what to know about the scores of some tasks, and of their mean if there are several."""
     from stickytoken.evaluation import guess_note
     from stickytoken.unit_vectors import Similarity
 
-    notes = [
-        f"{comparison.cut:,} texts were truncated to the length that the model reads"
-        for comparison in comparisons
-        if comparison.cut
-    ]
+    notes = []
+    for name, comparison in zip(task_names, comparisons, strict=True):
+        truncated_count = comparison.cut
+        if truncated_count:
+            texts_were = counted(truncated_count, "text was", "texts were")
+            notes.append(f"{name}: {texts_were} truncated to the length that the model reads")
     similarity = comparisons[0].similarity  # that of the model, so the same for all tasks
     if similarity is not Similarity.COSINE:
         notes.append(f"vectors are compared with the model's own similarity, {similarity}")
-    guessed = guess_note(mean or comparisons[0])
-    if guessed:
-        notes.append(guessed)
+    # The layer from which vectors are read may have been a guess, and a bad one.
+    note_on_layer = guess_note(mean or comparisons[0])
+    if note_on_layer:
+        notes.append(note_on_layer)
     return notes
 
 

@@ -93,15 +93,15 @@ def _onednn_is_enabled() -> bool:
     return bool(torch.backends.mkldnn.enabled)
 
 
-def _enable_onednn(enabled: bool) -> None:
+def _switch_onednn(is_on: bool) -> None:
     import torch
 
-    backend: Any = torch.backends.mkldnn
-    backend.enabled = enabled
+    backend: Any = torch.backends.mkldnn  # the earlier name of oneDNN
+    backend.enabled = is_on
 
 
 # torch has one switch for oneDNN, which all threads of the process share.
-_ONEDNN = SharedSetting(_onednn_is_enabled, _enable_onednn)
+_ONEDNN = SharedSetting(_onednn_is_enabled, _switch_onednn)
 
 
 def onednn_enabled(enabled: bool) -> AbstractContextManager[None]:

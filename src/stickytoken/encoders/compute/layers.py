@@ -94,17 +94,19 @@ def _states_agree(model: SentenceTransformer, shorter: SentenceTransformer, laye
 
 
 def _compute_states_of_sample(model: SentenceTransformer) -> tuple[torch.Tensor, ...]:
-    # Returns the states after the embedding and after each layer, each of shape (1, tokens, d).
+    # Returns the hidden states of `_SAMPLE` after the embedding, then those after each layer, each of shape
+    # (1, tokens, d); empty if the model cannot return them.
     transformer: Any = model[0]
     config = transformer.model.config
     if not hasattr(config, "output_hidden_states"):
-        return ()  # the model cannot return its states
+        return ()
     features = model.preprocess([_SAMPLE])
     inputs = {
         key: value.to(model.device) if isinstance(value, torch.Tensor) else value
         for key, value in features.items()
     }
-    # `switch_on` sets the option of the configuration that makes the model return its states.
+    # `computing` takes the model for this thread, without gradients. `switch_on` sets the option of the
+    # configuration that makes the model return its states.
     with computing(model), switch_on(config, "output_hidden_states"):
         states: tuple[torch.Tensor, ...] = transformer(inputs).get(_STATES_FEATURE, ())
     return states

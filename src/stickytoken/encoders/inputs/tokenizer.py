@@ -116,7 +116,7 @@ class HuggingFaceTokenizer:
         texts = [*_COMPARED_TEXTS, *encodable_texts]
         try:
             with self.restoring_settings():
-                encoded_by_tokenizer = self._encode_by_tokenizer(texts)
+                encoded_by_tokenizer = [self._call_tokenizer(text) for text in texts]
         except _INPUT_ERRORS:
             # The tokenizer needs more than a text, such as the positions of words on a page, so the backend
             # cannot be compared with it. The backend is used, because it needs nothing but the text.
@@ -162,10 +162,9 @@ class HuggingFaceTokenizer:
         """
         ids_by_text: list[list[int]] = []
         for text in texts:
-            ids: list[int | None]
             # A Python tokenizer without an entry for unknown text returns None as an id, or fails.
             try:
-                ids = list(self._tokenizer.encode(text, add_special_tokens=False, truncation=False))
+                ids = self._call_tokenizer(text)
             except (TypeError, ValueError):
                 ids = [None]  # the error below says more
             known_ids = [token_id for token_id in ids if token_id is not None]
@@ -176,6 +175,9 @@ class HuggingFaceTokenizer:
                 )
             ids_by_text.append(known_ids)
         return ids_by_text
+
+    def _call_tokenizer(self, text: str) -> list[int | None]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False, truncation=False))
 
     @contextmanager
     def restoring_settings(self) -> Iterator[None]:

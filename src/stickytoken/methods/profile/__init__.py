@@ -243,7 +243,7 @@ def token_table(measured: MeasuredJob, numbers: TokenNumbers, judged: Judged) ->
         table = table.with_columns(pl.Series("copies_seen", recognized_shares))
     # The pilots were measured, too, even if the job has only other tokens.
     table = table.filter(pl.col("token_id").is_in([token.id for token in job.tokens]))
-    return pl.concat([table, _make_rows_of_unspelled_tokens(job)], how="diagonal_relaxed").sort("token_id")
+    return pl.concat([table, _make_rows_of_unmeasured_tokens(job)], how="diagonal_relaxed").sort("token_id")
 
 
 def _make_column_of_documents(measured: MeasuredJob, name: str) -> list[float | int | None]:
@@ -280,14 +280,23 @@ def _compute_recognized_shares(recognized: NDArray[np.int64], inserted: NDArray[
     return shares  # shape (T,)
 
 
-def _make_rows_of_unspelled_tokens(job: Job[ProfileSettings]) -> pl.DataFrame:
-    # These tokens weren't measured, because in a text their copies are read as other entries.
-    share_read_by_id = job.vocabulary.unspelled
-    ids = [token.id for token in job.tokens if token.id in share_read_by_id]
-    shares = [share_read_by_id[token_id] for token_id in ids]
-    reasons = [f"not judged: the tokenizer reads {share:.0%} of its copies as this entry" for share in shares]
+def _make_rows_of_unmeasured_tokens(job: Job[ProfileSettings]) -> pl.DataFrame:
+    # In a text, the tokenizer reads most copies of these tokens as other entries, so they weren't measured.
+    recognized_share_by_id = job.vocabulary.unspelled
+    ids = [token.id for token in job.tokens if token.id in recognized_share_by_id]
+    recognized_shares = [recognized_share_by_id[token_id] for token_id in ids]
+    reasons = [
+        f"not judged: the tokenizer reads {share:.0%} of its copies as this entry"
+        for share in recognized_shares
+    ]
     rows = pl.DataFrame(
-        {"token_id": ids, "texts": 0, "confirmed": False, "reason": reasons, "copies_seen": shares},
+        {
+            "token_id": ids,
+            "texts": 0,
+            "confirmed": False,
+            "reason": reasons,
+            "copies_seen": recognized_shares,
+        },
         # Types for a table without rows, too.
         schema_overrides={"token_id": pl.Int64, "reason": pl.String, "copies_seen": pl.Float64},
     )

@@ -431,7 +431,7 @@ def measure_in_documents(
     settings: ProfileSettings,
     label: str,
     *,
-    thresholds: Mapping[int, float] | None = None,
+    push_thresholds: Mapping[int, float] | None = None,
     ids_in_all: Iterable[int] = (),
     displayed_count: int = 0,
     report: Callable[[str, Mapping[int, SoFar]], None] | None = None,
@@ -444,7 +444,7 @@ def measure_in_documents(
         tokens: the tokens.
         settings: provides the confidence level and the seed.
         label: beginning of the names of the stages.
-        thresholds: threshold of each token's push, keyed by token id. Without thresholds, all tokens are
+        push_thresholds: threshold of each token's push, keyed by token id. Without thresholds, all tokens are
             measured in all documents at once.
         ids_in_all: ids of the tokens that are measured in all documents whatever they do.
         displayed_count: number of tokens with the largest pushes that are measured in at least
@@ -462,7 +462,7 @@ def measure_in_documents(
     done = 0  # number of documents in which the remaining tokens have been measured
     # The last step ends with the last document, however many there are.
     ends_of_steps = [len(panel.places)]
-    if thresholds is not None:
+    if push_thresholds is not None:
         ends_of_steps = [count for count in DOCUMENT_COUNTS if count < len(panel.places)] + ends_of_steps
     for end in ends_of_steps:
         stage_name = f"{label}-{end}"
@@ -484,9 +484,9 @@ def measure_in_documents(
         so_far |= measured_in_step
         if report is not None:
             report(stage_name, measured_in_step)
-        if thresholds is None:  # this was the only step
+        if push_thresholds is None:  # this was the only step
             break
-        next_ids = _find_ids_that_may_push(measured_in_step, thresholds).union(ids_in_all)
+        next_ids = _find_ids_that_may_push(measured_in_step, push_thresholds).union(ids_in_all)
         if done < _DOCUMENTS_FOR_DISPLAYED:
             largest_first = sorted(ids, key=lambda token_id: -so_far[token_id].push.value)
             next_ids |= set(largest_first[:displayed_count])
@@ -505,7 +505,7 @@ def measure_in_documents(
     )
 
 
-def _find_ids_that_may_push(so_far: Mapping[int, SoFar], thresholds: Mapping[int, float]) -> set[int]:
+def _find_ids_that_may_push(so_far: Mapping[int, SoFar], push_thresholds: Mapping[int, float]) -> set[int]:
     """Return the ids of the tokens to measure in further documents.
 
     These are all tokens whose push reaches its threshold so far, and of the quarter with the largest push, in
@@ -513,17 +513,21 @@ def _find_ids_that_may_push(so_far: Mapping[int, SoFar], thresholds: Mapping[int
     2013, "Almost optimal exploration in multi-armed bandits"), except that no token that reaches its
     threshold is dropped. So whether a token is sticky by its push is decided by all documents.
     """
-    largest_first = sorted(so_far, key=lambda token_id: -so_far[token_id].push.value / thresholds[token_id])
+    largest_first = sorted(
+        so_far, key=lambda token_id: -so_far[token_id].push.value / push_thresholds[token_id]
+    )
     largest = largest_first[: math.ceil(_KEPT_SHARE * len(so_far))]
     # A push of NaN counts as reaching, because nothing is known yet; so the condition is not ``>=``.
-    reaching = {token_id for token_id in so_far if not so_far[token_id].push.value < thresholds[token_id]}
-    possible = {token_id for token_id in largest if so_far[token_id].push.high >= thresholds[token_id]}
+    reaching = {
+        token_id for token_id in so_far if not so_far[token_id].push.value < push_thresholds[token_id]
+    }
+    possible = {token_id for token_id in largest if so_far[token_id].push.high >= push_thresholds[token_id]}
     return reaching | possible
 
 
-def join_documents(of_tokens: Sequence[InDocuments | None]) -> InDocuments | None:
-    """Join the results of different tokens in the same documents; None if all of them are None."""
-    results = [result for result in of_tokens if result is not None]
+def join_results_of_tokens(results_of_groups: Sequence[InDocuments | None]) -> InDocuments | None:
+    """Join what was measured of groups of tokens in the same documents; None if nothing was of any group."""
+    results = [result for result in results_of_groups if result is not None]
     if not results:
         return None
     ids = np.concatenate([result.ids for result in results])
@@ -539,6 +543,7 @@ def join_documents(of_tokens: Sequence[InDocuments | None]) -> InDocuments | Non
         found=np.concatenate([result.found for result in results])[order],
         queries=np.concatenate([result.queries for result in results])[order],
         documents=np.concatenate([result.documents for result in results])[order],
+        # Without copies, all groups have the same documents, and so the same share.
         found_without=results[0].found_without,
     )
 

@@ -34,7 +34,7 @@ from stickytoken.methods.profile.documents import (
     InDocuments,
     SoFar,
     describe_so_far,
-    join_documents,
+    join_results_of_tokens,
     measure_in_documents,
     predict_push,
 )
@@ -131,9 +131,11 @@ def _measure_special_tokens(
     runner: Runner,
     vector_deviations: Mapping[int, float] | None,
 ) -> InDocuments | None:
-    """Measure the job's special tokens in documents, at first in few. The result is None if it has none.
+    """Measure the job's special tokens in documents. The result is None if the job has none.
 
-    The progress of the runner shows which of them push or hide documents, as soon as this is known.
+    A token is measured in four documents, and in further ones as long as it may push (see
+    `measure_in_documents`). The progress of the runner shows which tokens push or hide documents, as soon as
+    this is known.
     """
     special = special_tokens(job.vocabulary, job.encoder.tokenizer)
     # A special token whose copies the tokenizer reads as other entries is not measured.
@@ -141,16 +143,17 @@ def _measure_special_tokens(
     tokens = [token for token in job.tokens if token.id in special_ids]
     if not tokens:
         return None
-    # Any of these tokens may have an unusual vector. So the lower threshold, that of an infinite deviation,
-    # decides which tokens are measured in further documents.
-    lowered = float(thresholds(np.inf, job.settings)[PUSH.key])
+    # An unusual vector lowers the threshold of a push, and any of these tokens may have one. So the lowered
+    # threshold, that of an infinite deviation, decides which tokens are measured in further documents.
+    lowered_threshold = float(thresholds(np.inf, job.settings)[PUSH.key])
     token_by_id = {token.id: token for token in tokens}
     deviations = vector_deviations or {}
     announced_ids: set[int] = set()
 
     def announce(stage: str, measured: Mapping[int, SoFar]) -> None:
         for token_id, so_far in measured.items():
-            if token_id in announced_ids:
+            # For a text without a vector, a mean takes its place, which says nothing of the token.
+            if token_id in announced_ids or token_id in runner.unanswered:
                 continue
             token = token_by_id[token_id]
             sentence = describe_so_far(token, so_far, panel, deviations.get(token_id), job.settings)
@@ -166,11 +169,12 @@ def _measure_special_tokens(
         tokens,
         job.settings,
         documents.SPECIAL,
-        thresholds=dict.fromkeys(special_ids, lowered),
+        push_thresholds=dict.fromkeys(special_ids, lowered_threshold),
         report=announce,
     )
-    if not announced_ids:
-        count = counted(len(tokens), "special token")
+    answered_count = sum(token.id not in runner.unanswered for token in tokens)
+    if answered_count and not announced_ids:
+        count = counted(answered_count, "special token")
         sentence = f"{count} measured in documents: none pushes or hides them enough to be sticky so far"
         # A step of its own, which is complete: it only carries the sentence.
         runner.progress(Progress(documents.SPECIAL, done=1, total=1, note=sentence))
@@ -213,7 +217,7 @@ def measure_rounds(
     suspects = _measure_suspects(measured, panel, runner, special, measure_all=confirm_all)
     if special is not None:  # special tokens that erase have been measured again, in all documents
         special = special.without(suspects.ids)
-    return replace(measured, in_documents=join_documents([special, suspects]))
+    return replace(measured, in_documents=join_results_of_tokens([special, suspects]))
 
 
 def _list_judged_ids(job: Job[ProfileSettings]) -> Ids:
@@ -394,7 +398,7 @@ def _measure_suspects(
         [tokens[token_id] for token_id in ordered_ids.tolist()],
         job.settings,
         _SUSPECTS,
-        thresholds=dict(zip(ordered_ids.tolist(), push_thresholds.tolist(), strict=True)),
+        push_thresholds=dict(zip(ordered_ids.tolist(), push_thresholds.tolist(), strict=True)),
         ids_in_all=ids_in_all,
         displayed_count=displayed_count,
     )
@@ -567,11 +571,11 @@ def read_corrected_measurements(rows: pl.DataFrame, stage: ProfileStage, encoder
     lengths = np.array([len(ids) for ids in encoder.content_ids(stage.carrier_texts)], dtype=np.float64)
 
     def share_of_text(copies: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the share m / (m + L) of a text for the number of copies m in each carrier.
-
-        Both may be 0: a carrier may have no tokens.
-        """
-        return np.asarray(copies / np.maximum(copies + lengths, 1.0))
+        """Return the share of each carrier with copies that these numbers of copies are: m / (m + L)."""
+        lengths_with_copies = copies + lengths
+        # A carrier without tokens, of whose copies none was recognized, has the length 0: no copy is a share
+        # of 0 of it.
+        return np.asarray(copies / np.maximum(lengths_with_copies, 1.0))
 
     planned_share = share_of_text(planned_copies)
     recognized_copies = np.minimum(measured.copies_seen, planned_copies)  # shape (T, K)

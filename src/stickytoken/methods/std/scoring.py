@@ -157,7 +157,7 @@ class AloneStage:
     probes_per_token: int = 1
 
     def probes(self, token: Token) -> list[Probe]:
-        return [self.pairs.probe_alone(token)]
+        return [self.pairs.probe_alone(token)]  # a single probe, which has nothing but the token
 
     def measure(self, tokens: Sequence[Token], vectors: NDArray[np.float32]) -> list[Mapping[str, RowValue]]:
         """Return a row for each token with its distances to the anchors, as one list for each metric."""

@@ -487,8 +487,8 @@ def _describe_attribution(text_pair: Row) -> str:
     return (
         f"The similarity of “{text_pair['carrier']}” and “{text_pair['anchor']}” is "
         f"{text_pair['similarity_before']:.3f} without copies and {text_pair['similarity']:.3f} with copies. "
-        f"Of this, the rows of the copies contribute {text_pair['from_copies']:.3f}, and the rows of the "
-        f"carrier {text_pair['from_carrier']:.3f}."
+        f"Of this, the copies contribute {text_pair['from_copies']:.3f}, and the tokens of the text itself "
+        f"{text_pair['from_carrier']:.3f}."
     )
 
 
