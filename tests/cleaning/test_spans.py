@@ -4,9 +4,10 @@ import itertools
 from dataclasses import replace
 
 import pytest
+from tokenizers import Regex, normalizers
 
 import tokenizers_of_kinds as kinds
-from stickytoken.cleaning import CleaningRules, Fix, SpanKind, find_spans
+from stickytoken.cleaning import Cleaner, CleaningRules, Fix, SpanKind, find_spans
 
 BERT = kinds.description_of(kinds.tokenizer_with(kinds.normalizers_of_models()["BERT, uncased"]))
 RULES = CleaningRules(words=("able", " Contract", "禾"), specials=("[SEP]", "<|endoftext|>"), normalizer=BERT)
@@ -28,6 +29,25 @@ def found(text, rules=RULES):
 )  # fmt: skip
 def test_copies_of_a_flagged_word_in_a_row_are_one_span(text, copies):
     assert found(text) == [(copies, SpanKind.FLAGGED, 4)]
+
+
+# As T5's normaliser does, which is in no package.
+SPACING = normalizers.Replace(Regex("[\u200b-\u200f\ufeff]"), " ")
+
+
+@pytest.mark.parametrize("normalizer", [None, normalizers.NFC(), SPACING], ids=["none", "NFC", "to spaces"])
+@pytest.mark.parametrize(
+    "invisible", "\xad\u200b\u200c\u200d\u200e\u2060\ufeff\u202a\u2066\u206a\ufff9\U000e0020"
+)
+@pytest.mark.parametrize("word", ["able", "ذ"])
+def test_invisible_characters_between_copies_hide_none(word, invisible, normalizer):
+    """The normaliser keeps them, or makes spaces of them."""
+    description = normalizer and kinds.description_of(kinds.tokenizer_with(normalizer))
+    rules = CleaningRules(words=(word,), normalizer=description)
+    for text in (f"the {invisible.join([word] * 8)} air", f"the {(word + invisible) * 8} air"):
+        (span,) = find_spans(text, rules)
+        assert (span.kind, span.count, span.fix) == (SpanKind.FLAGGED, 8, Fix.SAFE)
+        assert Cleaner(rules)(text) == "the air"
 
 
 @pytest.mark.parametrize(("copies", "fix"), [(2, Fix.UNSAFE), (3, Fix.SAFE), (8, Fix.SAFE)])

@@ -470,6 +470,20 @@ def test_several_columns_and_a_template_are_read_and_the_others_named(write):
             Columns(template=formatted)
 
 
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet", None])
+def test_a_column_in_which_text_begins_late_is_named(write, ending):
+    """The first 100 rows choose the columns, and rows of a number have no text."""
+    late = ["7"] * 150 + ["a comment"] * 50
+    frame = pl.DataFrame({"year": ["7"] * 200, "text": ["a text"] * 200, "late": late})
+    if ending in ("jsonl", "parquet", None):
+        nested = [{"number": 1, "note": "a note" if number == 180 else None} for number in range(200)]
+        frame = frame.with_columns(nested=pl.Series(nested), list=pl.Series([[]] * 199 + [["an item"]]))
+    source = frame if ending is None else write(f"late.{ending}", table(ending, frame))
+    meter = Meter()
+    list(open_documents(source, NamedColumns()).read(meter))
+    assert meter.unread == ["late", "nested.note", "list"][: len(frame.columns) - 2]
+
+
 def test_a_long_name_of_a_nested_field_is_shortened(write):
     nested = '{"a":' * 900 + '"some text"' + "}" * 900
     meter = Meter()

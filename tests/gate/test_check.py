@@ -241,6 +241,22 @@ def test_the_headline_of_a_sample_says_how_many_tokens_were_examined(finished_ru
     assert says(headline, "inconclusive", "30 of 95")
 
 
+@pytest.mark.parametrize(
+    ("unmeasured", "named"),
+    [({"ordinary_push": None}, ("push", "sentences")), ({"unconfirmed": 3}, (3, "budget"))],
+)
+def test_a_run_that_could_not_measure_all_it_should_never_passes_but_may_be_a_baseline(
+    runs, altered, unmeasured, named
+):
+    result = runs(0).record.result.model_dump(mode="json") | unmeasured
+    folder = altered(strength=0, result=result)
+    checked = check(folder)
+    assert checked.outcome is Outcome.INCONCLUSIVE
+    (reason,) = checked.incomplete
+    assert says(reason, folder, *named)
+    assert check(runs(0), baseline=folder).passed
+
+
 def test_tokens_without_a_verdict_are_counted(altered):
     def without_verdicts(table):
         return table.with_columns(

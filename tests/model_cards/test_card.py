@@ -73,6 +73,14 @@ def test_what_holds_for_all_tokens_stands_once(changed):
     assert block.count("no longer found for what they say") == 1
 
 
+def test_a_card_without_pushes_says_so(changed):
+    plan = json.loads((changed / "plan.json").read_text("utf-8"))
+    (changed / "plan.json").write_text(json.dumps(plan | {"documents": None}), encoding="utf-8")
+    result = json.loads((changed / "run.json").read_text("utf-8"))["result"]
+    planted.edit_record(changed, result=result | {"ordinary_push": None, "in_documents": 0})
+    assert "No token's push was measured" in cards.card_block(open_run(changed))
+
+
 def test_folders_of_this_machine_stay_out_of_it(changed):
     block = cards.card_block(open_run(changed))
     assert "secret" not in block

@@ -116,6 +116,17 @@ def test_a_scan_is_written_where_it_is_asked_for(scanned_run, rules_file, tmp_pa
     assert scan(rules_file, ["a text"], in_run_folder=True).path is None
 
 
+def test_blank_documents_are_counted_and_nothing_else_is_no_collection(scanned_run, tmp_path):
+    rows = [{"text": " ", "body_html": scanned.copies()}] * 3
+    assert says(scan(scanned_run, [*rows, {"text": "a text"}]).result.reading, "4 records", "3", "blank")
+    with pytest.raises(InputError, match=naming("3", "blank", "text", "body_html")):
+        scan(scanned_run, rows)
+    (tmp_path / "binary.txt").write_bytes(b"\xff\n")
+    (tmp_path / "blank.csv").write_text('text\n" "\n')
+    with pytest.raises(InputError, match=naming("1", "skipped", "binary.txt", "1", "blank")):
+        scan(scanned_run, tmp_path)
+
+
 def test_further_words_are_findings(scanned_run):
     text = f"{'zebra ' * 3} a text"
     assert scan(scanned_run, [text]).result.found == 0

@@ -38,8 +38,17 @@ _LETTER = r"[\p{L}\p{N}--\p{Han}]"
 _IN_WORD = rf"[\p{{L}}\p{{N}}\p{{M}}\p{{Cf}}{PAD}--\p{{Han}}]"  # some models see invisible characters
 # Invisible characters that separate words or hide in them. Joiners are no part, because letters need them.
 INVISIBLE = "\u00ad\u061c\u180e\u200b\u200e\u200f\u2060\u2061\u2062\u2063\u2064\ufeff"
-# What may stand between copies that are written without spaces, where joiners are as invisible.
-_BETWEEN_COPIES = f"[{INVISIBLE}\u200c\u200d]*"
+# What may stand between copies that are written without spaces. These are as invisible, but cleaning leaves
+# those around copies: joiners, and characters that set the direction of writing, annotate, or tag a text.
+_FURTHER_INVISIBLE = (
+    *(0x200C, 0x200D),
+    *range(0x202A, 0x202F),
+    *range(0x2066, 0x2070),
+    *range(0xFFF9, 0xFFFC),
+    *range(0xE0020, 0xE0080),
+)
+_INVISIBLE_IN_RUNS = INVISIBLE + "".join(map(chr, _FURTHER_INVISIBLE))
+_BETWEEN_COPIES = f"[{_INVISIBLE_IN_RUNS}]*"
 
 
 class Part(NamedTuple):
@@ -103,6 +112,10 @@ class UnitReader:
     def __init__(self, flagged: Iterable[str], normalizer: str | None) -> None:
         self._key_function = key_function(normalizer)
         self._folds_case = self.key_of("A") == self.key_of("a")
+        # Invisible characters that the normaliser makes a space of, as that of T5 does: they end a word.
+        self._invisible_spaces = "".join(
+            character for character in _INVISIBLE_IN_RUNS if " " in self.key_of(f"a{character}a")
+        )
         texts = [text.strip() for text in flagged]
         # Of texts with equal keys, a dictionary keeps the last. The order is reversed, so this is the first
         # of `texts`.
@@ -137,7 +150,12 @@ class UnitReader:
         in_word = (
             f"(?:{_IN_WORD}|[{re.escape(self._symbols_in_words)}])" if self._symbols_in_words else _IN_WORD
         )
-        word = rf"\p{{Cf}}*{_LETTER}{in_word}*|\p{{Han}}[\p{{M}}{PAD}]*"
+        word = rf"\p{{Cf}}*{_LETTER}{in_word}*"
+        if self._invisible_spaces:
+            spaces = f"[{self._invisible_spaces}]"
+            # A word keeps those behind it: an edit that leaves a joiner would cut a character.
+            word = rf"[\p{{Cf}}--{spaces}]*{_LETTER}[{_IN_WORD}--{spaces}]*{spaces}*"
+        word += rf"|\p{{Han}}[\p{{M}}{PAD}]*"
         case = regex.IGNORECASE if self._folds_case else 0
         return regex.compile(_make_literal_or_word_pattern(self._literals, word), regex.VERSION1 | case)
 
@@ -230,7 +248,10 @@ class UnitReader:
             bounds.add(run.end())
         parts = []
         for start, end in pairwise(sorted(bounds)):
-            parts.append(Part(key[start:end], positions[start], positions[end]))
+            # What separates copies makes no other word of them.
+            part_key = key[start:end].strip(_INVISIBLE_IN_RUNS)
+            if part_key:
+                parts.append(Part(part_key, positions[start], positions[end]))
         return tuple(parts)
 
     def _repeats_a_word(self, run: re.Match[str]) -> bool:

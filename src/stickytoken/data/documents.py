@@ -390,7 +390,7 @@ class Reader:
         source_column: The column with the source; None if there is none.
         numbers: Iterator over the positions of records in the collection. Each record takes the next
             position.
-        seen_columns: The columns of the rows read so far, used or not.
+        columns_with_text: The columns in which the rows so far have text, used or not.
         dialect: How the CSV or TSV file that is being read is divided; None for other formats.
         header_end: Offset in the CSV or TSV file after the last byte of its header; 0 for other formats.
         text_choice: The columns with the text that the user named, and how a text is made of them.
@@ -404,7 +404,7 @@ class Reader:
     id_column: str | None = None
     source_column: str | None = None
     numbers: Iterator[int] = field(default_factory=count)
-    seen_columns: set[Any] = field(default_factory=set)
+    columns_with_text: set[Any] = field(default_factory=set)
     dialect: Dialect | None = None
     header_end: int = 0
     text_choice: Columns = field(init=False)
@@ -553,9 +553,7 @@ class Reader:
             return Skipped(place, f"JSON of type {type(value).__name__}, not an object")
         if not self.text_columns:
             return Skipped(place, "an object, although the first rows are texts")
-        has_new_columns = not value.keys() <= self.seen_columns
-        if has_new_columns:
-            self._note_unread([value])
+        self._note_unread([value])
         value_of_column = {column: value_at(value, column) for column in self.text_columns}
         document_id = value_at(value, self.id_column) if self.id_column else None
         source = value_at(value, self.source_column) if self.source_column else None
@@ -601,6 +599,11 @@ class Reader:
             if column not in columns_with_text:
                 raise InputError(f"column {name!r} of {self.name} contains {file.type_of(column)}, not text")
         distinct_columns = list(dict.fromkeys(column_of.values()))
+        # The rows that are read lack the other columns, in which text may begin later.
+        known_columns = self.columns_with_text.union(distinct_columns)
+        other_columns = [column for column in columns_with_text if column not in known_columns]
+        for values in file.filled_rows(other_columns):
+            self._note_unread([values])
         return file.rows(distinct_columns, self.meter)
 
     def rows_of_values(self, values: Iterable[Any]) -> Iterator[Row]:
@@ -674,18 +677,23 @@ class Reader:
         for column in self.text_columns:
             if column not in self.meter.columns:
                 self.meter.columns.append(column)
-        self.seen_columns = set()  # forget the columns of an earlier file
+        self.columns_with_text = set()  # forget the columns of an earlier file
         self._note_unread(objects)
 
     def _note_unread(self, objects: Iterable[Mapping[Any, Any]]) -> None:
-        """Add columns that contain text and are not read to the meter, whose summary names them."""
-        used_or_noted = {*self.text_columns, self.id_column, self.source_column, *self.meter.unread}
+        """Add columns that contain text and are not read to the meter, whose summary names them.
+
+        Text may begin in any row. In a column in which an earlier call found text, none is looked for.
+        """
+        column_of_field: dict[str, Any] = {}
         for values in objects:
-            self.seen_columns.update(values)
-            for name in fields_with_text(values):
-                if name not in used_or_noted:
-                    used_or_noted.add(name)
-                    self.meter.unread.append(name)
+            for column, value in values.items():
+                if column not in self.columns_with_text:
+                    column_of_field |= dict.fromkeys(fields_with_text({column: value}), column)
+        if column_of_field:
+            self.columns_with_text.update(column_of_field.values())
+            used_or_noted = {*self.text_columns, self.id_column, self.source_column, *self.meter.unread}
+            self.meter.unread += [name for name in column_of_field if name not in used_or_noted]
 
     def _find_text_column(
         self, objects: Sequence[Mapping[Any, Any]], present: Sequence[str], textual: set[str]

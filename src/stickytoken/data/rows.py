@@ -629,6 +629,17 @@ class ParquetFile:
         except _DAMAGED_PARQUET as error:
             raise InputError(f"{self._path} is damaged: {one_line(error)}") from error
 
+    def filled_rows(self, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """Yield the values of some columns in the rows in which one of them is not null."""
+        if not columns:
+            return
+        filled = self._table.select(columns).filter(pl.any_horizontal(pl.col(columns).is_not_null()))
+        try:
+            for batch in filled.collect_batches(chunk_size=4096):
+                yield from batch.iter_rows(named=True)
+        except _DAMAGED_PARQUET as error:
+            raise InputError(f"{self._path} is damaged: {one_line(error)}") from error
+
     def rows(self, columns: Sequence[str], meter: Meter) -> Iterator[Row]:
         """Yield the rows, with the values of some columns. The file is read in batches."""
         size = self._path.stat().st_size

@@ -29,6 +29,7 @@ from stickytoken.scanning.wording import RULES, find_gaps, scan_findings
 from stickytoken.settings import choose_insertion
 from stickytoken.settings.reading import ColumnChoice, Columns, columns_of
 from stickytoken.validation import file_path, list_of, require_callable, shown, whole_number
+from stickytoken.words import counted
 
 __all__ = ["Check", "FailOn", "Outcome", "check"]
 
@@ -144,7 +145,8 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
     found = find_run(source, folder, revision, progress)
     run = found.run
     notes = [*found.notes]
-    incomplete = _find_gaps_of_run(run, "the run")
+    # A baseline needs no push and no budget: without them, more tokens count as new, and none is missed.
+    incomplete = [*_find_gaps_of_run(run, "the run"), *_find_unmeasured(run)]
     if baseline_run is not None:
         require_comparable(run, baseline_run)
         incomplete += _find_gaps_of_run(baseline_run, "the baseline")
@@ -311,6 +313,24 @@ def _find_gaps_of_run(run: Run, which: str) -> list[str]:
         reasons.append(
             f"the model cannot read {unknown_share:.0%} of {record.corpus.source}: detect with sentences in "
             "a language that the model knows"
+        )
+    return reasons
+
+
+def _find_unmeasured(run: Run) -> list[str]:
+    """List what a run of profile did not measure, so that sticky tokens may count as benign."""
+    if not run.is_profile:
+        return []
+    reasons = []
+    if run.result.ordinary_push is None:
+        reasons.append(
+            f"the run in {run.path} knows no token's push: detect with more sentences into another folder"
+        )
+    if run.result.unconfirmed:
+        count = counted(run.result.unconfirmed, "token")
+        reasons.append(
+            f"the run in {run.path} has {count} that may be sticky, but the budget did not allow measuring "
+            "them closely: detect with a larger budget (--set budget=N) into another folder"
         )
     return reasons
 

@@ -114,8 +114,9 @@ class Tally:
     batches: int = 0
     # One row of the document table for each document with findings, in the order of the collection.
     rows: list[Mapping[str, Any]] = field(default_factory=list)
-    # Number of documents that were searched.
+    # Number of documents that were searched, and how many of them are blank.
     documents: int = 0
+    blank: int = 0
     # Number of documents with a finding other than suspected copies.
     found: int = 0
     # Number of documents with suspected copies and no other finding.
@@ -138,6 +139,7 @@ class Tally:
         self.batches += 1
         self.rows += rows
         self.documents += len(batch.documents)
+        self.blank += sum(not document.text.strip() for document in batch.documents)
         only_suspected = sum(row["kinds"] == [SpanKind.SUSPECTED] for row in rows)
         self.suspected += only_suspected
         self.found += len(rows) - only_suspected

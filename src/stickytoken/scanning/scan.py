@@ -36,6 +36,7 @@ from stickytoken.scanning.results import (
 from stickytoken.scanning.wording import count_skipped
 from stickytoken.settings.reading import ColumnChoice
 from stickytoken.validation import file_path, require_callable, whole_number
+from stickytoken.words import counted
 
 # Part of a scan's identity. Increase this number when a change to the code alters or renames findings.
 _IDENTITY_VERSION = 5
@@ -135,7 +136,8 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
             # It is written only with the first batch, so that unreadable documents leave no folder behind.
             held.prepare(record)
         tally = search(collection, rules, Keeper(folder), workers=processes, progress=progress)
-        if not tally.documents:
+        # A collection of blank texts is another column than the one that is meant.
+        if tally.blank == tally.documents:
             raise _no_documents(collection, tally)
         table = pl.DataFrame(tally.rows, SCHEMA)
         seconds = time.perf_counter() - began if folder is None else folder.seconds
@@ -183,16 +185,27 @@ def read_rules(source: Run | Cleaner | str | Path) -> RulesOrigin:
 
 
 def _no_documents(collection: Documents, tally: Tally) -> InputError:
-    if not tally.skipped_first:
+    reasons = []
+    if tally.skipped_first:
+        first = tally.skipped_first[0]
+        skipped = count_skipped(tally.skipped)
+        reasons.append(f"{skipped}, the first of them {first.place} ({first.reason})")
+    if tally.blank:
+        advice = "name the columns with the text" if tally.meter.columns else "pass documents with text"
+        reasons.append(f"{_count_blank(tally)} ({tally.meter.summary()}): {advice}")
+    if not reasons:
         return InputError(f"{collection.name} is empty: pass documents")
-    first = tally.skipped_first[0]
-    return InputError(
-        f"{collection.name} has no readable document: {count_skipped(tally.skipped)}, the first of them "
-        f"{first.place} ({first.reason})"
-    )
+    return InputError(f"{collection.name} has no readable document: {', and '.join(reasons)}")
+
+
+def _count_blank(tally: Tally) -> str:
+    return counted(tally.blank, "document is blank", "documents are blank")
 
 
 def _make_result(tally: Tally, documents: pl.DataFrame, seconds: float) -> ScanResultRecord:
+    reading = tally.meter.summary()
+    if tally.blank:
+        reading += f"; {_count_blank(tally)}"
     return ScanResultRecord(
         documents=tally.documents,
         found=tally.found,
@@ -201,7 +214,7 @@ def _make_result(tally: Tally, documents: pl.DataFrame, seconds: float) -> ScanR
         skipped_first=tally.skipped_first,
         columns=tally.meter.columns,
         unread_columns=tally.meter.unread,
-        reading=tally.meter.summary(),
+        reading=reading,
         kinds=dict(tally.kinds.most_common()),
         sources=_count_by_source(tally, documents),
         seconds=seconds,

@@ -95,15 +95,10 @@ def _headline(run: Run) -> str:
 
 
 def _describe_coverage(run: Run) -> list[str]:
-    """Say how many tokens were measured in documents, and what the random ones imply for the others.
-
-    The list is empty if the run has no documents, of which `_notes` tell.
-    """
+    """Say how many tokens were measured in documents, and what the random ones imply for the others."""
     result = run.result
     documents = run.plan.documents
-    if documents is None:
-        return []
-    if result.ordinary_push is None:
+    if documents is None or result.ordinary_push is None:  # `_notes` say why
         return ["No token's push was measured."]
     measured = counted(result.in_documents, "token was", "tokens were")
     ordinary = f"an ordinary token pushes {PUSH.text(result.ordinary_push)}"
