@@ -57,6 +57,11 @@ def test_a_folder_of_runs_is_refused_with_a_run_unless_a_file_sets_it(
     assert command(*line).exit_code == 0
 
 
+def test_queries_in_a_folder_of_nobody_are_not_called_documents(tampered_run, files):
+    line = ("audit", tampered_run, "--documents", files / "documents.jsonl", "--queries", "~nobody-here/q.csv")
+    planted.assert_refused(*line, saying="^error: (?!documents)" + naming("~nobody-here/q.csv"))
+
+
 def test_the_command_prints_tokens_documents_and_commands_in_this_order(printed):
     text, _ = printed
     expected_parts = [

@@ -30,6 +30,7 @@ from stickytoken.methods.runner import Runner
 from stickytoken.search import TOP, ExactSearch
 from stickytoken.settings.audit import AuditSettings
 from stickytoken.settings.reading import ColumnChoice, Columns, columns_of
+from stickytoken.validation import file_path
 from stickytoken.words import counted
 
 # Minimum and maximum length, in words, of a query taken from a document's first sentence. A shorter sentence
@@ -175,7 +176,7 @@ def read_index(
     readable = [record for record in records if isinstance(record, Document)]
     documents = tuple(document for document in readable if document.text.strip())
     if queries is None and isinstance(source, (str, Path)):
-        queries_of_beir = Path(source).expanduser() / QUERIES
+        queries_of_beir = file_path("documents", source) / QUERIES
         queries = queries_of_beir if queries_of_beir.is_file() else None
     judged_queries = _read_judged_queries(queries, documents, settings)
 
@@ -350,7 +351,7 @@ def _read_judged_queries(
     """
     if not isinstance(source, (str, Path)):
         return []
-    path = Path(source).expanduser()
+    path = file_path("queries", source)
     if path.name != QUERIES or not holds_judgements(path.parent):
         return []
     retrieval = read_retrieval(path.parent)

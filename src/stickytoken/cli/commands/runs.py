@@ -14,6 +14,7 @@ from stickytoken.cli import _options as opt, console
 from stickytoken.cli._command import command
 from stickytoken.errors import InputError
 from stickytoken.methods import Column
+from stickytoken.validation import file_path
 
 if TYPE_CHECKING:
     import polars as pl
@@ -414,7 +415,7 @@ def report(
             f"--open needs an HTML file, but the format is {format_name}: leave out --open or the format"
         )
     if is_html and out is None:
-        out = run.expanduser() / REPORT_FILE
+        out = file_path("the run", run) / REPORT_FILE
     with console.status("writing the report"):
         text = stickytoken.report(
             run, format=format_name, out=out, figures=figures, explanations=explanations

@@ -467,7 +467,7 @@ def demo(
 
         # If the port is taken, raise the error before the slow work.
         require_free(port)
-        library = app.find_runs(run or [], folder.expanduser())
+        library = app.find_runs(run or [], folder)
         # `TAMPERED` is the folder of a packaged run, whose model was tampered with so that a token became
         # sticky. The library lists packaged runs after the user's runs, so `TAMPERED` comes first only if the
         # user has no runs.
