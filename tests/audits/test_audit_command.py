@@ -58,7 +58,14 @@ def test_a_folder_of_runs_is_refused_with_a_run_unless_a_file_sets_it(
 
 
 def test_queries_in_a_folder_of_nobody_are_not_called_documents(tampered_run, files):
-    line = ("audit", tampered_run, "--documents", files / "documents.jsonl", "--queries", "~nobody-here/q.csv")
+    line = (
+        "audit",
+        tampered_run,
+        "--documents",
+        files / "documents.jsonl",
+        "--queries",
+        "~nobody-here/q.csv",
+    )
     planted.assert_refused(*line, saying="^error: (?!documents)" + naming("~nobody-here/q.csv"))
 
 

@@ -33,18 +33,22 @@ from stickytoken.settings.reading import ColumnChoice, Columns, columns_of
 from stickytoken.validation import file_path
 from stickytoken.words import counted
 
-# Minimum and maximum length, in words, of a query taken from a document's first sentence. A shorter sentence
-# is too vague for a query, and a longer one is truncated.
+# Minimum and maximum length, in words (see `_WORD`), of a query taken from a document's first sentence. A
+# shorter sentence is too vague for a query, and a longer one is truncated.
 _LEAST_QUERY_WORDS = 4
 _MOST_QUERY_WORDS = 30
 # Maximum number of queries that are taken from documents, to limit the computing time.
 _DRAWN_QUERIES = 200
-# A character of a word, in scripts that separate words by spaces: not Thai, Lao, Burmese, Khmer, Chinese or
-# Japanese.
-_WORD_CHARACTER = (
-    r"[^\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\uf900-\ufaff"
-    r"\U00020000-\U0003ffff]"
+# Characters of scripts that do not separate words by spaces: Thai, Lao, Burmese, Khmer, Chinese and Japanese.
+_UNSPACED = (
+    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\uf900-\ufaff"
+    r"\U00020000-\U0003ffff"
 )
+# A character of a word, in scripts that separate words by spaces.
+_WORD_CHARACTER = rf"[^\W{_UNSPACED}]"
+# A word between spaces or, in the other scripts, a character with the marks and punctuation behind it.
+_WORD = re.compile(rf"(?=\w)[{_UNSPACED}][^\w\s]*|(?:(?!(?=\w)[{_UNSPACED}])\S)+")
+_END_OF_SENTENCE = re.compile(r"(?<=[.?!])\s|(?<=[\u3002\uff01\uff1f])")
 
 AnyQuery = TypeVar("AnyQuery")
 
@@ -471,10 +475,11 @@ def _draw_first_sentences(
             break
         if position not in distinct:
             continue
-        sentence = re.split(r"(?<=[.?!])\s", indexed[position].text.strip(), maxsplit=1)[0]
-        words = sentence.split()
-        if len(words) >= _LEAST_QUERY_WORDS:
-            sentence_of[position] = " ".join(words[:_MOST_QUERY_WORDS])
+        sentence = _END_OF_SENTENCE.split(indexed[position].text.strip(), maxsplit=1)[0]
+        sentence = " ".join(sentence.split())
+        word_ends = [word.end() for word in _WORD.finditer(sentence)][:_MOST_QUERY_WORDS]
+        if len(word_ends) >= _LEAST_QUERY_WORDS:
+            sentence_of[position] = sentence[: word_ends[-1]]
     return dict(sorted(sentence_of.items()))
 
 
