@@ -123,9 +123,9 @@ def test_an_ordinary_token_is_benign(recheck, vocabulary):
     assert judged.reaches[token.id] < 0.5
 
 
-def test_pieces_of_a_split_token_need_no_room_in_carriers(run, vocabulary):
-    model = run.path.parent / "model"
-    short = load_encoder(model, device="cpu", max_length=30)
+def test_pieces_of_a_split_token_need_no_room_in_carriers(run, tmp_path):
+    short = load_encoder(profiled.save_bert(tmp_path), device="cpu", max_length=30)
+    vocabulary = categorize(short.tokenizer)
     recheck = make_recheck(
         run,
         short,
