@@ -499,7 +499,7 @@ def compare_stored(
     Raises:
         InputError: the model gives other vectors.
     """
-    # The number at the end of the seed tells this random draw from other draws of an audit.
+    # `choose_tokens` draws with the same number at the end of the seed, but other things: tokens.
     count = len(index.document_numbers)
     order = np.random.default_rng([settings.seed, count, 2]).permutation(count)
     positions = sorted(order[:COMPARED].tolist())

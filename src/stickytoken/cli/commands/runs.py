@@ -191,7 +191,7 @@ def show_run(run: stickytoken.Run, output_format: opt.Format) -> None:
     from stickytoken.published import mention_of_paper
     from stickytoken.repairs.records import last_verified, repairs_in
 
-    console.print_line(run.description.headline)
+    console.print_line(f"{run.model_title}: {run.description.headline}")
     worst_harm = run.worst_harm()
     if worst_harm is not None:
         console.print_line(f"{worst_harm}.")

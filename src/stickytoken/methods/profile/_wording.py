@@ -90,8 +90,8 @@ def _headline(run: Run) -> str:
     if result.looked_at < run.available:
         scope += " examined"  # rather than all
     if not result.sticky:
-        return f"{run.model_title}: no sticky tokens {scope}"
-    return f"{run.model_title}: {counted(result.sticky, 'sticky token')} {scope}"
+        return f"no sticky tokens {scope}"
+    return f"{counted(result.sticky, 'sticky token')} {scope}"
 
 
 def _describe_coverage(run: Run) -> list[str]:
