@@ -10,7 +10,7 @@ import polars as pl
 from stickytoken.detection.run import Run
 from stickytoken.intervals import Interval, estimate_share
 from stickytoken.methods.base import Scope
-from stickytoken.methods.measures import PUSH, Measure
+from stickytoken.methods.measures import PUSH, Measure, Severity
 
 
 class Examined(StrEnum):
@@ -101,16 +101,13 @@ def tone_of(sticky: pl.DataFrame) -> str:
         return "clean"
     if "severity" not in sticky.columns:  # the method grades no severity
         return "serious"
-    severities = set(sticky["severity"])
-    for severity in ("severe", "serious"):
-        if severity in severities:
-            return severity
-    return "mild"
+    severities = map(Severity, sticky["severity"].drop_nulls())
+    return max(severities, key=lambda severity: severity.rank, default=Severity.MILD).value
 
 
 def short_headline(run: Run) -> str:
     """Return the headline of a run with the short name of its model."""
-    return run.description.headline.replace(run.model_title, run.record.model.short_title)
+    return f"{run.record.model.short_title}: {run.description.headline}"
 
 
 def rule_lines(run: Run) -> list[str]:

@@ -46,15 +46,22 @@ def printed(tampered_run, files, tmp_path_factory):
     return result.stdout, folder
 
 
-def test_a_folder_of_runs_is_refused_with_a_run_unless_a_file_sets_it(
-    tampered_run, files, printed, tmp_path, monkeypatch
-):
+def test_a_folder_of_runs_is_refused_with_a_run(tampered_run, files, printed):
     documents = ("--documents", files / "documents.jsonl", "--queries", files / "queries.txt", *OPTIONS)
     line = ("audit", tampered_run, *documents, "--out", printed[1])
     planted.assert_refused(*line, "--set", "runs=elsewhere", saying=naming(tampered_run, "runs"))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "pyproject.toml").write_text("[tool.stickytoken.audit]\nruns = 'elsewhere'\n", "utf-8")
-    assert command(*line).exit_code == 0
+
+
+def test_queries_in_a_folder_of_nobody_are_not_called_documents(tampered_run, files):
+    line = (
+        "audit",
+        tampered_run,
+        "--documents",
+        files / "documents.jsonl",
+        "--queries",
+        "~nobody-here/q.csv",
+    )
+    planted.assert_refused(*line, saying="^error: (?!documents)" + naming("~nobody-here/q.csv"))
 
 
 def test_the_command_prints_tokens_documents_and_commands_in_this_order(printed):

@@ -21,11 +21,13 @@ from stickytoken import load_encoder, open_run
 from stickytoken.audits import _index, audit, wording
 from stickytoken.audits._index import Queries
 from stickytoken.cleaning import Cleaner
+from stickytoken.data.documents import Document
 from stickytoken.encoders.fitting import fit_texts
 from stickytoken.errors import InputError, ModelError
 from stickytoken.insertion import Insertion, Token
 from stickytoken.methods.probes import room_for
 from stickytoken.search import COPIES, ExactSearch
+from stickytoken.settings.audit import AuditSettings
 from stickytoken.unit_vectors import Similarity, exact_unit_vectors
 
 
@@ -69,6 +71,28 @@ def test_without_queries_first_sentences_are_taken(tampered_run, texts, tmp_path
     assert measured.record.index.queries == 40
     assert says(wording.basis(measured), 40)
     assert measured.result.answers == SMALL.stuffed
+
+
+@pytest.mark.parametrize(
+    ("text", "query"),
+    [
+        ("A boat is on  the river.\nIt sinks.", "A boat is on the river."),
+        ("Too short a. A boat is on the river.", None),
+        ("ends. " * 3 + "here", None),
+        ("word " * 40, " ".join(["word"] * 30)),
+        ("河上有一条船。它沉了！", "河上有一条船。"),
+        ("川に「船」がある。沈む。", "川に「船」がある。"),
+        ("船。川に船がある。", None),
+        ("船" * 40, "船" * 30),
+        ("มีเรือลำหนึ่งในแม่น้ำ", "มีเรือลำหนึ่งในแม่น้ำ"),
+        ("iPhone 手机 很好。", "iPhone 手机 很好。"),
+    ],
+)
+def test_first_sentences_end_as_their_script_ends_them(text, query):
+    """In scripts without spaces, characters are counted instead of words."""
+    documents = [Document(number, str(number), text, None) for number in range(2)]
+    drawn = _index._draw_first_sentences(documents, range(2), AuditSettings())
+    assert list(drawn.values()) == ([] if query is None else [query])
 
 
 def test_a_first_sentence_with_copies_is_no_query(tampered_run, texts, tmp_path):

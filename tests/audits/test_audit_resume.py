@@ -13,7 +13,7 @@ import planted
 from audited import SMALL
 from interrupted import started, wait_for_shards
 from naming import naming
-from stickytoken.audits import Audit, audit, audits_in, open_audit
+from stickytoken.audits import Audit, audit, audits_in, open_audit, wording
 from stickytoken.encoders.model_encoder import ModelEncoder
 from stickytoken.errors import RunError
 from stickytoken.methods.profile.documents import DocumentStage
@@ -35,6 +35,27 @@ def test_a_finished_audit_is_opened_and_found_in_its_run(finished, tampered_run,
     assert finished.path in [audit_found.path for audit_found in audits_found]
     assert unread == ()
     assert isinstance(open_audit(finished.path), Audit)
+
+
+def test_suggested_commands_name_files_and_folders_as_they_are_called_now(
+    finished, tampered_run, texts, queries, tmp_path
+):
+    moved_run = Path(shutil.copytree(tampered_run, tmp_path / "moved"))
+    files = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    for file in files:
+        rows = [json.dumps({"text": text}) for text in texts]
+        file.write_text("\n".join(rows), "utf-8")
+    first, again = [
+        audit(run, file, queries=queries, settings=SMALL, out=tmp_path / "audit")
+        for run, file in zip((tampered_run, moved_run), files, strict=True)
+    ]
+    assert again.record.identity == first.record.identity
+    assert wording.title(again) == wording.title(first).replace("a.jsonl", "b.jsonl")
+    for step in wording.next_steps(again):
+        assert str(tampered_run) not in step.command
+        assert str(files[0]) not in step.command
+    (in_moved, *_), _ = audits_in(moved_run)
+    assert str(moved_run) in wording.next_steps(in_moved)[0].command
 
 
 def test_an_audit_of_a_model_loads_it_once(finished, tampered_run, texts, queries, tmp_path):

@@ -19,7 +19,7 @@ import tokenizers_of_kinds as kinds
 from audited import COPIES, MARKER, SMALL, WORDS, plain_ranks, stuffed_numbers
 from naming import naming, says
 from stickytoken import load_encoder, open_run
-from stickytoken.audits import _tokens, audit, wording
+from stickytoken.audits import _measuring, _tokens, audit, wording
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Joining
 from stickytoken.vocabulary import categorize, choose_joinings
@@ -205,6 +205,17 @@ def test_flagged_tokens_beyond_the_limit_are_counted(tampered_run, texts, querie
         run, texts, queries=queries, tokens=[scanned.STICKY], settings=SMALL, out=tmp_path / "named"
     )
     assert not any("flagged" in note for note in named.record.notes)
+
+
+def test_one_flagged_token_was_measured():
+    sticky = pl.DataFrame({"token_id": [3, 4]})
+    job = SimpleNamespace(
+        run=SimpleNamespace(sticky=sticky),
+        settings=replace(SMALL, tokens=1),
+        candidates=SimpleNamespace(named_ids=None),
+    )
+    (note,) = _measuring._note_what_was_left_out(job, {3: None}, [], 16)
+    assert says(note, "1 was measured")
 
 
 def test_a_token_is_in_the_first_group_that_it_fits():

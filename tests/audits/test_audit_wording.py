@@ -166,6 +166,14 @@ def test_the_answer_is_perhaps_if_a_token_may_hide_or_push(finished):
     assert says(answer.sentence, "hide", "push", f"stuffed={4 * documents}")
 
 
+def test_what_random_tokens_do_is_said_only_if_one_was_measured(finished):
+    unmeasured = with_verdicts(finished)
+    assert says(wording.setup(unmeasured), "without copies", "with copies of a random token")
+    unmeasured.result = unmeasured.result.model_copy(update={"ordinary_found": None})
+    assert says(wording.setup(unmeasured), "without copies")
+    assert not says(wording.setup(unmeasured), "with copies of a random token")
+
+
 def test_first_sentences_as_queries_are_a_limit(tampered_run, texts, finished, tmp_path):
     measured = audit(tampered_run, texts, settings=SMALL, out=tmp_path / "audit")
     assert says(wording.limits(measured)[-1], "--queries")

@@ -199,6 +199,7 @@ def test_wrong_usage_is_one_line_that_names_the_help(tmp_path, monkeypatch, argu
     ("arguments", "saying"),
     [
         ("detect MODEL --device toaster", naming("device", "'toaster'", "cpu")),
+        ("detect MODEL --tokens ~x", naming("'~x'")),
         ("detect MODEL --sentences absent.txt", naming("'absent.txt'")),
         ("detect MODEL --set pairs=p.csv --column a", naming("--column", "--sentences")),
         ("detect absent/model", naming("'absent/model'", "cache")),

@@ -249,7 +249,7 @@ def test_commands_options_and_values_are_completed(words, offered):
     assert done.stdout.split() == offered.split()
 
 
-# Rare options: --set, --config and the table [tool.stickytoken] of pyproject.toml
+# Rare options: --set and the table [tool.stickytoken] of pyproject.toml
 
 
 def values_of(command, *arguments):
@@ -299,69 +299,12 @@ def test_a_guessed_option_names_the_right_one(command, right_option):
     planted.assert_refused(*command.split(), status=2, saying=re.escape(right_option))
 
 
-def test_the_command_line_overrides_the_file_and_the_file_the_project(write):
-    write(
-        "pyproject.toml", "[tool.stickytoken.detect]\nseed = 1\nsample = 5\nconfidence = 0.95\nbudget = 8\n"
-    )
-    file = write("fast.toml", "seed = 2\nconfidence = 0.8\n[detect]\nsample = 6\n[probe]\nseed = 9\n")
-    values = values_of("detect", "m", "--config", file, "--seed", 3, "--set", "unusual=5")
-    assert [values[name] for name in ("seed", "sample", "unusual", "budget")] == [3, 6, 5, 8.0]
-    file = write("p.toml", "[probe]\nseed = 9\n")
-    assert values_of("probe", "m", "a", "--config", file)["seed"] == 9
-
-
-def test_only_options_that_take_paths_name_files_beside_the_settings(write, tmp_path):
-    for name in ("text", "main", "corpus", "words.txt"):
-        (tmp_path / "project" / name).mkdir(parents=True)
-    settings = (
-        "column = 'text'\nrevision = 'main'\nsentences = 'corpus'\ncandidates = 'words.txt'\nout = 'new'\n"
-    )
-    file = write("project/settings.toml", settings)
-    values = values_of("detect", "m", "--config", file)
-    assert (values["column"], values["revision"]) == (["text"], "main")
-    names = ("sentences", "candidates", "out")
-    assert [str(values[name]) for name in names] == [
-        str(file.parent / path) for path in ("corpus", "words.txt", "new")
-    ]
-
-
-@pytest.mark.parametrize("name", ["detect", "repair", "tokens"])
-def test_every_option_can_stand_in_a_file(name, write):
-    own_options = [option for option in COMMANDS[name].params if isinstance(option, TyperOption)]
-    for option in (*own_options, *COMMANDS[name].settings.values()):
-        key = max(option.opts, key=len).removeprefix("--set ").lstrip("-")
-        if key not in ("set", "config") and not option.multiple:
-            file = write("x.toml", f"{key} = []\n")
-            with pytest.raises(InputError, match=naming(key, "[]")):
-                values_of(name, "--config", file)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("sed = 3\n", naming("'sed'", "seed")),
-        ("seed = '3'\n", naming("seed", "'3'")),
-        ("seed = -1\n", naming("seed", -1, 0)),
-        ("quiet = 'yes'\n", naming("quiet", "'yes'", "true", "false")),
-        (
-            "[detekt]\nseed = 3\n",
-            naming("[detekt]", "detect"),
-        ),
-        ("[detect\n", naming("wrong.toml", "TOML")),
-        ("seed = '\xff'\n", naming("wrong.toml", "UTF-8")),
-        (None, naming("absent.toml")),
-    ],
-)
-def test_a_wrong_file_is_one_line(write, text, message):
-    file = "absent.toml" if text is None else write("wrong.toml", text.encode("latin-1"))
-    planted.assert_refused("detect", "m", "--config", file, saying=message)
-
-
 def test_every_entry_of_a_check_is_read(tmp_path, write):
     write(
         "pyproject.toml",
         '[project]\nname = "x"\n\n[tool.stickytoken]\nfail-on = "serious"\nmax = 3\n'
-        'model = "all-MiniLM-L6-v2"\nrevision = "main"\nfolder = "measured"\nbaseline = "runs/a"\n',
+        'model = "all-MiniLM-L6-v2"\nrevision = "main"\nfolder = "measured"\nbaseline = "runs/a"\n'
+        'documents = "corpus"\ncolumn = ["title", "text"]\n',
     )
     values = values_of("check")
     assert (values["source"], values["revision"], values["fail_on"]) == (
@@ -370,12 +313,13 @@ def test_every_entry_of_a_check_is_read(tmp_path, write):
         "serious",
     )
     assert (values["max_tokens"], str(values["folder"]), str(values["baseline"])) == (3, "measured", "runs/a")
+    assert (values["documents"], values["column"]) == ("corpus", ["title", "text"])
     file, table = project_table(tmp_path)
     assert (table["max"], shipping.line_of_model(file.read_text("utf-8"))) == (3, 7)
     assert shipping.line_of_model('# first\n[tool.stickytoken]\nmax = 1\n[tool.other]\nmodel = "x"\n') == 2
     write("pyproject.toml", "[tool.stickytoken\n")
-    planted.assert_refused("detect", "m", saying=naming("pyproject.toml", "TOML"))
-    assert planted.command("detect", "--help").exit_code == 0
+    planted.assert_refused("check", saying=naming("pyproject.toml", "TOML"))
+    assert planted.command("check", "--help").exit_code == 0
 
 
 def test_paths_are_relative_to_the_file_and_names_of_models_stay(tmp_path, write, monkeypatch):
@@ -413,9 +357,21 @@ def test_the_nearest_table_counts_and_none_above_the_repository(tmp_path, write,
             naming("fail-on", "'bad'", "sticky", "mild", "serious", "severe"),
         ),
         ("[tool.stickytoken]\nmodel = 3\n", naming("model", 3)),
+        ("[tool.stickytoken]\nmax = 1.5\n", naming("max", 1.5)),
+        ("[tool.stickytoken]\nmax = -1\n", naming("max", -1, 0)),
+        ("[tool.stickytoken]\ncolumn = ['']\n", naming("column")),
+        ("[tool.stickytoken]\nmodel = '~nobody-here/m'\n", naming("model", "~nobody-here/m")),
+        ("[tool.stickytoken]\nformat = 'json'\n", naming("'format'", "fail-on")),
+        ("[tool.stickytoken]\nmodel = '\xff'\n", naming("pyproject.toml", "UTF-8")),
         ("[tool]\nstickytoken = 3\n", "table"),
     ],
 )
 def test_a_wrong_table_is_one_line(write, text, message):
-    write("pyproject.toml", text)
+    write("pyproject.toml", text.encode("latin-1"))
     planted.assert_refused("check", saying=message)
+
+
+@pytest.mark.parametrize("command", [("check",), ("detect", "m")])
+def test_a_table_of_a_command_is_refused_rather_than_ignored(write, command):
+    write("pyproject.toml", "[tool.stickytoken.detect]\nseed = 1\n")
+    planted.assert_refused(*command, saying=naming("pyproject.toml", "[tool.stickytoken.detect]"))

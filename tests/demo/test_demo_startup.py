@@ -100,6 +100,10 @@ def test_a_port_that_cannot_be_used_is_one_line():
         planted.assert_refused("demo", f"--port={port}", saying=naming(port))
 
 
+def test_a_folder_of_nobody_is_one_line():
+    planted.assert_refused("demo", "--port", 0, "--folder", "~nobody-here", saying=naming("~nobody-here"))
+
+
 def test_a_model_that_is_not_there_is_one_line(tmp_path, hub_cache):
     for name in (tmp_path / "absent", "nope", "no/such-model"):
         arguments = ("demo", "--port", 0, "--model", name, "--folder", tmp_path)

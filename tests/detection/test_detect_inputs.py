@@ -15,7 +15,7 @@ import planted
 import profiled
 import stickytoken
 import tiny
-from naming import naming
+from naming import naming, says
 from stickytoken import detect, explain, load_encoder, load_sentences, open_run
 from stickytoken.cli._options import ModelOptions, open_source
 from stickytoken.detection.run import (
@@ -312,9 +312,13 @@ def test_the_columns_of_the_texts_are_recorded_and_read_again(encoder, tmp_path)
     path.write_text("\n".join(rows), "utf-8")
     corpus = load_sentences(path, "wording")
     run = detect(encoder, sentences=corpus, settings=planted.SMALL, sample=5, out=tmp_path / "run")
-    read_again, note = _choose_corpus_and_note(open_run(run.path), None)
+    read_again, note = _choose_corpus_and_note(open_run(run.path), None, encoder)
     assert note is None
     assert read_again.texts == corpus.texts
+    path.write_text("\n".join([*rows, '{"wording": "another text"}']), "utf-8")
+    read_again, note = _choose_corpus_and_note(open_run(run.path), None, encoder)
+    assert says(note, path)
+    assert len(read_again) == len(corpus) + 1
 
 
 def test_the_copy_of_a_model_has_no_revision(small_run, bert_folder, tmp_path):

@@ -5,7 +5,7 @@ import pytest
 import profiled
 import scanned
 from embedding_server import Behaviour, EmbeddingServer
-from naming import naming
+from naming import naming, says
 from stickytoken import load_encoder
 from stickytoken.detection.finding import find_run
 from stickytoken.errors import InputError, ModelError
@@ -14,6 +14,15 @@ from stickytoken.errors import InputError, ModelError
 def test_an_endpoint_without_a_run_over_its_vocabulary_may_have_one_over_candidates(tmp_path):
     with pytest.raises(InputError, match=naming("openai:mini", "folder of a run", "candidates")):
         find_run("openai:mini", tmp_path)
+
+
+def test_what_was_chosen_for_a_run_that_nobody_named_is_noted(tmp_path):
+    model = profiled.planted_model(0.0)
+    run = profiled.detect_profile(load_encoder(model), tmp_path / "runs" / "own")
+    settings, corpus = find_run(model, tmp_path / "runs").notes
+    assert says(settings, "confirming_texts 24")
+    assert says(corpus, run.record.corpus.source)
+    assert find_run(run, tmp_path / "runs").notes == []
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from stickytoken.errors import InputError, RunError
 from stickytoken.findings import Level
 from stickytoken.gate import FailOn, Outcome, check
 from stickytoken.settings.profile import ProfileSettings
+from stickytoken.settings.reading import Columns
 
 
 @pytest.fixture
@@ -127,6 +128,9 @@ def altered(runs, tmp_path):
     return alter
 
 
+EXAMPLE = Path(stickytoken.__file__).parent / "demo" / "example" / "all-MiniLM-L6-v2"
+
+
 def named(result, level=Level.ERROR):
     return [finding.properties["token"] for finding in result.findings if finding.level is level]
 
@@ -188,6 +192,8 @@ def test_copies_of_a_flagged_special_token_in_documents_fail_the_check(copies, o
     ("options", "message"),
     [
         ({"words": ["river"]}, naming("words", "documents")),
+        ({"column": ["a", "b"]}, naming("column", "'a, b'", "documents")),
+        ({"column": Columns(delimiter=";")}, naming("delimiter", "';'", "documents")),
         ({"fail_on": "bad"}, naming("fail_on", "'bad'", "sticky", "mild", "serious", "severe", "none")),
         ({"max_tokens": -1}, naming("max_tokens", -1, 0)),
         ({"progress": 3}, naming("progress", 3)),
@@ -392,6 +398,11 @@ def test_what_the_baseline_did_not_measure_to_the_end_is_new(runs, altered, meas
         findings = check(altered(own), baseline=altered(with_values(**baseline))).findings
         (finding,) = (found for found in findings if found.properties["token"] == planted.PLANTED)
         assert finding.properties["change"] == change
+
+
+def test_texts_that_are_not_the_packaged_ones_are_noted_once(runs):
+    assert sum(says(note, "packaged", "test") for note in check(runs(0)).notes) == 1
+    assert not any(says(note, "packaged") for note in check(EXAMPLE).notes)
 
 
 def test_only_settings_that_are_not_the_default_are_called_changed(runs):

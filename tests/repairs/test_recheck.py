@@ -129,6 +129,27 @@ def test_an_ordinary_token_is_benign(recheck, vocabulary):
     assert judged.reaches[token.id] < 0.5
 
 
+def test_pieces_of_a_split_token_need_no_room_in_carriers(run, tmp_path):
+    short = load_encoder(profiled.save_bert(tmp_path), device="cpu", max_length=30)
+    vocabulary = categorize(short.tokenizer)
+    recheck = make_recheck(
+        run,
+        short,
+        vocabulary,
+        profiled.corpus(300),
+        seed=1,
+        excluded=run.sticky_ids,
+        progress=ignore_progress,
+    )
+    whole = token_of(vocabulary, repaired.OTHER)
+    split = Token(token_of(vocabulary, repaired.WORD).id, "- - - - -")  # eight copies take 40 tokens
+    alone = recheck.judge(Copies([], [split])).tokens[split.id]
+    assert alone.erased is None
+    beside = recheck.judge(Copies([whole], [split])).tokens
+    assert beside[split.id] == alone
+    assert beside[whole.id] == recheck.judge(Copies([whole], [])).tokens[whole.id]
+
+
 def test_the_thresholds_are_those_of_the_run(run, recheck):
     assert recheck.settings.smallest_push == run.settings.smallest_push
     assert recheck.settings.smallest_erased == run.settings.smallest_erased

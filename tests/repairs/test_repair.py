@@ -456,7 +456,8 @@ def test_a_run_folder_may_be_written_with_a_tilde(run, tmp_path, monkeypatch):
 
 def test_bad_input_is_refused_in_one_line(run, tmp_path):
     command = ("repair", run.path, "--out", tmp_path / "out")
-    planted.assert_refused(*command, "--column", "text", saying=naming("--column", "--affected"))
+    for option, value in (("--column", "text"), ("--template", "{title}. {text}"), ("--set", "delimiter=;")):
+        planted.assert_refused(*command, option, value, saying=naming(option, value, "--affected"))
     planted.assert_refused(*command, "--affected", tmp_path / "no.csv", saying=naming(tmp_path / "no.csv"))
     documents = tmp_path / "out-affected.parquet"  # where the affected ones of them would be listed
     pl.DataFrame({"text": ["the river"]}).write_parquet(documents)

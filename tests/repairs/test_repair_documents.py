@@ -121,6 +121,14 @@ def test_a_folder_that_holds_something_else_is_refused(tmp_path):
             records.require_empty_or_repair(path)
 
 
+@pytest.mark.parametrize("names_path", [True, False])
+def test_the_current_folder_is_refused(tmp_path, monkeypatch, names_path):
+    """The repaired model would replace it, and whoever is in it would see an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RunError, match="current folder"):
+        records.require_empty_or_repair(tmp_path if names_path else Path())
+
+
 LATER = {"schema_version": 99, "an_entry": "that this version does not know"}
 
 

@@ -44,7 +44,7 @@ def section_ids(html):
 def test_the_parts_stand_in_the_order_of_what_matters(run, html):
     assert section_ids(html) == SECTIONS
     page = Page(html)
-    headline = run.description.headline.replace(run.model_name, "model")
+    headline = f"model: {run.description.headline}"
     assert headline in page.text
     row = run.sticky.row(0, named=True)
     reason = row["reason"][1:]  # a card begins it with a capital letter
@@ -176,7 +176,7 @@ def test_every_figure_has_its_words_its_numbers_and_a_name(run, explained_run):
 
 def test_json_and_markdown_have_everything(run):
     document = json.loads(stickytoken.report(run, format="json"))
-    assert document["headline"] == run.description.headline.replace(run.model_name, "model")
+    assert document["headline"] == f"model: {run.description.headline}"
     assert (document["model"], document["method"]) == (run.record.model.name, "profile")
     (worst,) = document["worst"]
     sticky = run.sticky.row(0, named=True)

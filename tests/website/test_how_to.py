@@ -46,7 +46,6 @@ NOT_EXECUTED = {
     "stickytoken detect MODEL --set engine=ray": "starts a cluster; tests/measurement does, in half a minute",
     "stickytoken evaluate ./Llama-2-7b": "tasks of the hub, and a model of 7 billion weights",
     "stickytoken published --add STD_RUN": "a run of std over a whole vocabulary; test_published.py has one",
-    "stickytoken detect all-MiniLM-L6-v2 --config fast.toml": "the file, which the page shows, chooses a GPU",
     "export OPENAI_API_KEY": "a key of a service",
     "stickytoken detect openai:": "a service on the internet",
     "from stickytoken import EndpointOptions": "a service on the internet; the tests of endpoints have one",

@@ -140,7 +140,8 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
     record = _job.make_record(job, documents, column, allow, known, notes)
     folder_path = out or run.path / store.folder_name(results.AUDIT, record.identity)
     folder = ResultFolder(folder_path, began)
-    with resume.resumed(folder, results.AUDITS, record) as held:
+    with resume.resumed(folder, results.AUDITS, record) as earlier:
+        held = _job.rename(earlier, record)
         if not held.finished:
             if stored_vectors is not None:
                 compared_index = _index.compare_stored(index, stored_vectors, model, settings)

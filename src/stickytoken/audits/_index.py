@@ -30,20 +30,25 @@ from stickytoken.methods.runner import Runner
 from stickytoken.search import TOP, ExactSearch
 from stickytoken.settings.audit import AuditSettings
 from stickytoken.settings.reading import ColumnChoice, Columns, columns_of
+from stickytoken.validation import file_path
 from stickytoken.words import counted
 
-# Minimum and maximum length, in words, of a query taken from a document's first sentence. A shorter sentence
-# is too vague for a query, and a longer one is truncated.
+# Minimum and maximum length, in words (see `_WORD`), of a query taken from a document's first sentence. A
+# shorter sentence is too vague for a query, and a longer one is truncated.
 _LEAST_QUERY_WORDS = 4
 _MOST_QUERY_WORDS = 30
 # Maximum number of queries that are taken from documents, to limit the computing time.
 _DRAWN_QUERIES = 200
-# A character of a word, in scripts that separate words by spaces: not Thai, Lao, Burmese, Khmer, Chinese or
-# Japanese.
-_WORD_CHARACTER = (
-    r"[^\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\uf900-\ufaff"
-    r"\U00020000-\U0003ffff]"
+# Characters of scripts that do not separate words by spaces: Thai, Lao, Burmese, Khmer, Chinese and Japanese.
+_UNSPACED = (
+    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\uf900-\ufaff"
+    r"\U00020000-\U0003ffff"
 )
+# A character of a word, in scripts that separate words by spaces.
+_WORD_CHARACTER = rf"[^\W{_UNSPACED}]"
+# A word between spaces or, in the other scripts, a character with the marks and punctuation behind it.
+_WORD = re.compile(rf"(?=\w)[{_UNSPACED}][^\w\s]*|(?:(?!(?=\w)[{_UNSPACED}])\S)+")
+_END_OF_SENTENCE = re.compile(r"(?<=[.?!])\s|(?<=[\u3002\uff01\uff1f])")
 
 AnyQuery = TypeVar("AnyQuery")
 
@@ -174,7 +179,7 @@ def read_index(
     readable = [record for record in records if isinstance(record, Document)]
     documents = tuple(document for document in readable if document.text.strip())
     if queries is None and isinstance(source, (str, Path)):
-        queries_of_beir = Path(source).expanduser() / QUERIES
+        queries_of_beir = file_path("documents", source) / QUERIES
         queries = queries_of_beir if queries_of_beir.is_file() else None
     judged_queries = _read_judged_queries(queries, documents, settings)
 
@@ -349,7 +354,7 @@ def _read_judged_queries(
     """
     if not isinstance(source, (str, Path)):
         return []
-    path = Path(source).expanduser()
+    path = file_path("queries", source)
     if path.name != QUERIES or not holds_judgements(path.parent):
         return []
     retrieval = read_retrieval(path.parent)
@@ -469,10 +474,11 @@ def _draw_first_sentences(
             break
         if position not in distinct:
             continue
-        sentence = re.split(r"(?<=[.?!])\s", indexed[position].text.strip(), maxsplit=1)[0]
-        words = sentence.split()
-        if len(words) >= _LEAST_QUERY_WORDS:
-            sentence_of[position] = " ".join(words[:_MOST_QUERY_WORDS])
+        sentence = _END_OF_SENTENCE.split(indexed[position].text.strip(), maxsplit=1)[0]
+        sentence = " ".join(sentence.split())
+        word_ends = [word.end() for word in _WORD.finditer(sentence)][:_MOST_QUERY_WORDS]
+        if len(word_ends) >= _LEAST_QUERY_WORDS:
+            sentence_of[position] = sentence[: word_ends[-1]]
     return dict(sorted(sentence_of.items()))
 
 
@@ -492,7 +498,7 @@ def compare_stored(
     Raises:
         InputError: the model gives other vectors.
     """
-    # The number at the end of the seed tells this random draw from other draws of an audit.
+    # `choose_tokens` draws with the same number at the end of the seed, but other things: tokens.
     count = len(index.document_numbers)
     order = np.random.default_rng([settings.seed, count, 2]).permutation(count)
     positions = sorted(order[:COMPARED].tolist())

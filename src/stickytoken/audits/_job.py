@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -103,3 +103,15 @@ def make_record(
         hardware=resume.hardware(job.encoder.device),
         started=resume.now(),
     )
+
+
+def rename(held: resume.Resumed[AuditRecord], named: AuditRecord) -> resume.Resumed[AuditRecord]:
+    """Return an audit that names files and folders as ``named`` does, and write so if it is finished.
+
+    They may have been moved since an earlier session, and the suggested commands name them.
+    """
+    entries = ("run", "repairable", "index", "documents", "column", "allow", "known")
+    record = held.record.model_copy(update={entry: getattr(named, entry) for entry in entries})
+    if held.finished and record != held.record:
+        held.folder.write_record(held.kind.file, record)
+    return replace(held, record=record)

@@ -162,8 +162,8 @@ def _note_what_was_left_out(
     has_no_room = len(flagged_ids) > job.settings.tokens and measured_count < len(flagged_ids)
     if job.candidates.named_ids is None and has_no_room:
         notes.append(
-            f"{len(flagged_ids)} tokens are flagged, of which {measured_count} were measured (--set "
-            "tokens=NUMBER measures more)"
+            f"{len(flagged_ids)} tokens are flagged, of which {counted(measured_count, 'was', 'were')} "
+            "measured (--set tokens=NUMBER measures more)"
         )
     if left_out:
         names = ", ".join(quoted(token.text.strip()) for token in left_out[:_NAMED_LEFT_OUT])

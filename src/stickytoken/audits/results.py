@@ -318,5 +318,12 @@ def audits_in(run: Path) -> tuple[tuple[Audit, ...], tuple[str, ...]]:
         >>> audits_in(run.path)
         ((), ())
     """
+
+    def open_here(path: Path) -> Audit:
+        audit = open_audit(path)
+        # The run folder may have been moved.
+        audit.record = audit.record.model_copy(update={"run": str(run)})
+        return audit
+
     pattern = f"{AUDIT}-*/{AUDIT_FILE}"
-    return resume.measurements_in(run, pattern, open_audit, "An audit", lambda audit: audit.record.started)
+    return resume.measurements_in(run, pattern, open_here, "An audit", lambda audit: audit.record.started)

@@ -393,10 +393,12 @@ def setup(audit: Audit) -> str:
     remarks = "".join(f" {note[0].upper()}{note[1:]}." for note in audit.record.notes)
     found = ""
     if result.found_without is not None:
+        with_ordinary = ""
+        if result.ordinary_found is not None:
+            with_ordinary = f", {percent(result.ordinary_found)} with copies of a random token"
         found = (
             f" Found: in {counted(result.answers, 'pair')} of a query and a document that answers it, by "
-            f"{index.answers_from}; {percent(result.found_without)} without copies, "
-            f"{percent(result.ordinary_found or 0.0)} with copies of a random token."
+            f"{index.answers_from}; {percent(result.found_without)} without copies{with_ordinary}."
         )
     further = ""
     if result.further_ids:

@@ -6,7 +6,7 @@ How the parameters of a function become options, in the order of this module:
 2. `_parameters_of` lists its parameters: one per original parameter or, for a dataclass, one per field.
 3. `_parameter` makes each of a type hint with limits, a `typer.Option` (`_options.py`) and a help text.
 4. `PanelledCommand` sorts the options into panels, and sets hidden ones aside: rarely needed *settings*.
-5. Settings, and options that are not passed, take their values from --set, --config or pyproject.toml.
+5. Settings take their values from --set, and options of `check` that are not passed from pyproject.toml.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import Annotated, Any, TypeAlias, get_type_hints
 
 import typer
-from typer.core import TyperArgument, TyperCommand, TyperOption
+from typer.core import TyperCommand, TyperOption
 from typer.models import ParameterInfo
 
 from stickytoken.cli._options import FIELD_OPTIONS, OUTPUT, PANELS, output_option, setting
 from stickytoken.cli.console import Verbosity, print_table, setting_verbosity
 from stickytoken.errors import InputError
 from stickytoken.settings import FieldType, OptionName, command_line_types, descriptions, field_type
-from stickytoken.validation import suggestion, visible
+from stickytoken.validation import file_path, suggestion, visible
 
 _Command: TypeAlias = Callable[..., None]
 
@@ -59,12 +59,9 @@ def command(*, settings: Sequence[str] = ()) -> Callable[[_Command], _Command]:
             raise TypeError(f"{function.__name__} has no options {sorted(unknown)}")
 
         @functools.wraps(function)
-        def run(
-            *, quiet: bool, verbose: bool, set_: object = None, config: object = None, **values: Any
-        ) -> None:
+        def run(*, quiet: bool, verbose: bool, set_: object = None, **values: Any) -> None:
             """Build the dataclasses from the values of their options, and call the original function."""
-            # The callbacks of --set and --config have already changed the defaults of the other options.
-            del set_, config
+            del set_  # its callback has already stored the settings
             for name, group in groups.items():
                 option_names = _name_options(group)
                 group_values = {field: values.pop(option) for field, option in option_names.items()}
@@ -139,7 +136,6 @@ def _parameters_of(
     has_settings = any(parameter.annotation.__metadata__[0].hidden for parameter in parameters)
     if has_settings:
         add("set_", field_type(_SET), None, None)
-    add("config", field_type(_CONFIG), None, None)
     if "context" in hints:  # Typer passes it by the annotation
         kind = inspect.Parameter.KEYWORD_ONLY
         parameters.append(inspect.Parameter("context", kind, annotation=typer.Context))
@@ -192,7 +188,7 @@ _INSTEAD = {
 class PanelledCommand(TyperCommand):
     """A command whose --help groups the options into panels.
 
-    Settings are options that --help does not show, and that can only be set with --set or in a file.
+    Settings are options that --help does not show, and that can only be set with --set.
 
     Attributes:
         settings: The settings of the command, keyed by name.
@@ -212,8 +208,8 @@ class PanelledCommand(TyperCommand):
                 name = _long_name(param)
                 self.params.remove(param)
                 self.settings[name] = param
-                # The settings get their values in `parse_args`, from --set and from files, so this option
-                # name appears only in error messages.
+                # The settings get their values in `parse_args`, from --set, so this option name appears only
+                # in error messages.
                 param.opts = [f"--set {name}"]
                 param.secondary_opts = []
 
@@ -239,16 +235,17 @@ class PanelledCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the options and settings of a command.
 
-        The parsed values are stored in ``ctx``. An option that is not passed gets its value from --set, from
-        a settings file, or from its default. If ``args`` has an option that does not exist, and a replacement
+        The parsed values are stored in ``ctx``. An option of `check` that is not passed gets its value from
+        pyproject.toml or from its default. If ``args`` has an option that does not exist, and a replacement
         is known, the usage error names the replacement.
 
         Returns:
             The arguments that no parameter of the command has used.
         """
-        # Typer takes the value of an option that is not passed from this map. The callback of --config fills
-        # it; Typer calls it before it handles other options.
-        ctx.default_map = {}
+        # Neither shell completion nor --help fails because of a file.
+        reads_project = not ctx.resilient_parsing and set(args).isdisjoint(ctx.help_option_names)
+        # Typer takes the value of an option that is not passed from this map.
+        ctx.default_map = _read_project_defaults(ctx) if reads_project else {}
         try:
             rest: list[str] = super().parse_args(ctx, args)
         except typer.TyperException as error:
@@ -257,7 +254,7 @@ class PanelledCommand(TyperCommand):
                 ctx.fail(advice)  # raises a usage error
             raise
         # Typer has handled only the options in `params`, from which `__init__` removed the settings. The
-        # settings get their values from --set, or else from the default map.
+        # settings get their values from --set.
         for option in self.settings.values():
             option.handle_parse_result(ctx, opts=ctx.meta.get(_SET_VALUES, {}), args=[])
         return rest
@@ -333,7 +330,7 @@ _KIND_NAMES = {bool: "true, false", int: "number", float: "number", Path: "path"
 
 
 def is_typed(context: typer.Context, name: str) -> bool:
-    """Return whether an option or setting was passed on the command line: its value may be that of a file."""
+    """Return whether an option was passed on the command line: its value may be that of pyproject.toml."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
@@ -379,13 +376,21 @@ _SET = Annotated[
 ]
 
 
-# Settings in files.
+# The table [tool.stickytoken] in pyproject.toml.
 
 
-# Name of the table in pyproject.toml.
-_PROJECT_TABLE = "tool.stickytoken"
-# The table itself contains the options of this command. Options of other commands are in subtables.
 _PROJECT_COMMAND = "check"
+# Parameters of this command, keyed by the entry of the table that sets them.
+_PROJECT_ENTRIES = {
+    "model": "source",
+    "fail-on": "fail_on",
+    "max": "max_tokens",
+    "baseline": "baseline",
+    "revision": "revision",
+    "documents": "documents",
+    "column": "column",
+    "folder": "folder",
+}
 
 
 def project_table(start: Path) -> tuple[Path, dict[str, Any]] | None:
@@ -417,121 +422,61 @@ def _read_toml(file: Path) -> dict[str, Any]:
         raise InputError(f"{file} cannot be read ({error}): it must be a TOML file in UTF-8") from error
 
 
-def _apply_files(ctx: typer.Context, value: Path | None) -> None:
-    """Store the entries of pyproject.toml and of a settings file as defaults in the context.
+def _read_project_defaults(ctx: Any) -> dict[str, Any]:
+    """Return what the table [tool.stickytoken] sets for `check`, keyed by parameter, as Typer accepts it.
 
-    This function is the callback of --config. ``value`` is the file that was passed with --config, whose
-    entries take precedence over those of pyproject.toml.
-    """
-    values: dict[str, Any] = {}
-    if not ctx.resilient_parsing:  # not for shell completion, which must not fail because of a file
-        project = project_table(Path.cwd())
-        if project is not None:
-            project_file, table = project
-            values |= _select_entries_for_command(ctx, table, project_file, is_project_file=True)
-    if value is not None:
-        file = value.expanduser()
-        values |= _select_entries_for_command(ctx, _read_toml(file), file, is_project_file=False)
-    ctx.default_map = values
-
-
-def _select_entries_for_command(
-    ctx: Any, table: dict[str, Any], file: Path, *, is_project_file: bool
-) -> dict[str, Any]:
-    """Return the entries of a settings file that apply to the current command, keyed by parameter name."""
-    values: dict[str, Any] = {}
-    command = str(ctx.info_name)
-    subtables = {name: entry for name, entry in table.items() if isinstance(entry, dict)}
-    # Entries outside all subtables apply to every command or, in pyproject.toml, to a single one.
-    if not is_project_file or command == _PROJECT_COMMAND:
-        entries = {name: entry for name, entry in table.items() if name not in subtables}
-        place = f"[{_PROJECT_TABLE}]" if is_project_file else "the file"
-        values |= _check_entries(ctx, entries, file, place)
-    all_commands = ctx.parent.command.commands
-    for name in subtables:
-        if name not in all_commands:
-            hint = suggestion(name, all_commands)
-            raise InputError(f"{file} has a table [{visible(name)}], but no command has this name{hint}")
-    place = f"[{_PROJECT_TABLE}.{command}]" if is_project_file else f"[{command}]"
-    return values | _check_entries(ctx, subtables.get(command, {}), file, place)
-
-
-def _check_entries(ctx: Any, entries: Mapping[str, Any], file: Path, place: str) -> dict[str, Any]:
-    """Check the entries of a table in the same way as options on the command line.
-
-    ``place`` names the table in messages.
-
-    Returns:
-        The values as Typer accepts them, keyed by parameter name, such as ``max_tokens``.
+    For any other command, nothing is returned.
 
     Raises:
-        InputError: There is no option or setting of this name, or its value is invalid.
+        InputError: the table has a table, an entry of another name or an invalid value.
     """
-    # All options except --set and --config, which only make sense on the command line.
-    own_params = [param for param in ctx.command.params if param.name not in ("set_", "config")]
-    options: dict[str, Any] = {
-        _long_name(param): param for param in own_params if isinstance(param, TyperOption)
-    }
-    if ctx.info_name == _PROJECT_COMMAND:
-        # The model is an argument on the command line, but a setting in pyproject.toml.
-        options["model"] = next(param for param in own_params if isinstance(param, TyperArgument))
-    params = options | ctx.command.settings
-    values = {}
-    for name, value in entries.items():
-        if name not in params:
-            names = list(options)
-            if ctx.command.settings:
-                names.append("or what --set help lists")
-            hint = suggestion(name, params)
-            raise InputError(f"{file}: {place} has no entry {visible(name)!r}{hint}: use {', '.join(names)}")
-        param = params[name]
+    project = project_table(Path.cwd())
+    if project is None:
+        return {}
+    file, table = project
+    for name, value in table.items():
+        if isinstance(value, dict):
+            raise InputError(
+                f"{file} has the table [tool.stickytoken.{visible(name)}], which is not read any more: pass "
+                "its options on the command line, and take the table out"
+            )
+    if ctx.info_name != _PROJECT_COMMAND:
+        return {}
+    params = {param.name: param for param in ctx.command.params}
+    defaults: dict[str, Any] = {}
+    for name, value in table.items():
+        if name not in _PROJECT_ENTRIES:
+            hint = suggestion(name, _PROJECT_ENTRIES)
+            names = ", ".join(_PROJECT_ENTRIES)
+            raise InputError(f"{file}: [tool.stickytoken] has no entry {visible(name)!r}{hint}: use {names}")
+        parameter = _PROJECT_ENTRIES[name]
         try:
-            # The file may give a single value or a list for a repeatable option, whose value is a list.
-            items = value if param.multiple and isinstance(value, list) else [value]
-            typed = [_convert_value(name, param, item, file.parent) for item in items]
-            typed_value = typed if param.multiple else typed[0]
-            values[str(param.name)] = typed_value
-            # Raises an error for an invalid value. The result is not kept, because Typer converts the value
-            # again when it uses it as a default.
-            param.process_value(ctx, typed_value)
+            default = _convert_entry(name, value, file.parent)
+            params[parameter].process_value(ctx, default)  # raises an error for an invalid value
         except typer.TyperException as error:
             reason = error.format_message().removeprefix("Invalid value: ")
-            raise InputError(f"{file}: {name} in {place} is {value!r}: {reason}") from error
-    return values
+            raise InputError(f"{file}: {name} in [tool.stickytoken] is {value!r}: {reason}") from error
+        defaults[parameter] = default
+    return defaults
 
 
-# Types that TOML gives to values, keyed by the type of the option. All other values are texts.
-_TOML_TYPES: dict[Any, type] = {bool: bool, int: float, float: float}
-# Options that take a path or a name, so that their type does not show whether a value is a path.
-_NAME_OR_PATH = frozenset(
-    ("candidates", "documents", "input", "model", "queries", "sentences", "task", "tokenizer", "tokens")
-)
-_EXPECTED = {bool: "true or false", float: "a number", str: "text that is not empty"}
-
-
-def _convert_value(name: str, param: Any, value: Any, folder: Path) -> Any:
-    """Return a value from a TOML file in ``folder`` as the command line would pass it."""
-    kind = _type_of_value(param)
-    expected_type = _TOML_TYPES.get(kind, str)
-    value_type = float if type(value) is int else type(value)  # not isinstance: True is an int
-    if value == "" or value_type is not expected_type:
-        raise typer.BadParameter(f"use {_EXPECTED[expected_type]}")
-    if expected_type is bool:
+def _convert_entry(name: str, value: Any, folder: Path) -> Any:
+    if name == "column" and isinstance(value, list):
+        return [_require_text(item) for item in value]
+    if name == "max":
+        if type(value) is not int:  # not isinstance: True is an int
+            raise typer.BadParameter("use a whole number")
         return value
-    if expected_type is float:
-        return str(value)  # Typer parses it, and refuses 1.5 for an int
-    path = folder / Path(value).expanduser()
-    is_path = kind is Path or (name in _NAME_OR_PATH and path.exists())
-    # A path in a file is relative to the file. In the current folder, it stays as it was written.
-    return str(path) if is_path and folder != Path.cwd() else value
+    text = _require_text(value)
+    if name not in ("model", "documents", "baseline", "folder"):
+        return [text] if name == "column" else text
+    # A path in the file is relative to the file. In the current folder, it stays as it was written.
+    path = folder / file_path(name, text)
+    is_path = name in ("baseline", "folder") or path.exists()  # the others may be names
+    return str(path) if is_path and folder != Path.cwd() else text
 
 
-_CONFIG = Annotated[
-    Path | None,
-    output_option(
-        "--config",
-        is_eager=True,
-        callback=_apply_files,
-        help="TOML file with options and settings for this command, or with one table per command.",
-    ),
-]
+def _require_text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise typer.BadParameter("use text that is not empty")
+    return value

@@ -678,7 +678,7 @@ def parse_tokens_or_files(names: Sequence[str] | None) -> list[int | str | Path]
         return None
     tokens: list[int | str | Path] = []
     for name in names:
-        path = Path(name).expanduser()
+        path = Path(name)  # not expanded: a token may begin with ~
         if path.suffix.lower() in (".txt", *TABLE_SUFFIXES):
             tokens.append(path)
         else:

@@ -161,7 +161,7 @@ def open_documents(source: DocumentSource, columns: NamedColumns) -> Documents:
             read=lambda meter: Reader(columns, meter, repository).read_hub(hub_name),
             identity=source,
         )
-    path = file_path("documents", source)
+    path = file_path("the path", source)
     with reading(path):
         if path.is_dir():
             return _open_folder(path, columns)

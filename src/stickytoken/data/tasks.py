@@ -14,7 +14,7 @@ from stickytoken.data.metrics import ClassificationTask, Task
 from stickytoken.data.rows import TABLE_SUFFIXES, format_of
 from stickytoken.data.tables import Table, read_lines, read_table
 from stickytoken.errors import InputError, require_package
-from stickytoken.validation import suggestion
+from stickytoken.validation import file_path, suggestion
 
 LAYOUTS = (
     "STS: sentence1, sentence2, score (and split, of which test is taken)",
@@ -497,7 +497,7 @@ def find_task(source: str | Path) -> tuple[AnyTask, list[str]]:
         >>> task.units
         6
     """
-    path = Path(source).expanduser()
+    path = file_path("task", source)
     if path.exists():
         return load_task(path)
     if path.suffix or len(path.parts) > 1:

@@ -24,7 +24,7 @@ from stickytoken.insertion import Placement, Token
 from stickytoken.loading import load_encoder
 from stickytoken.measurement import store
 from stickytoken.reports.content import RunContent, read_content
-from stickytoken.validation import visible
+from stickytoken.validation import file_path, visible
 from stickytoken.vocabulary import Category, Vocabulary, categorize, match_benign
 
 EXAMPLES = Path(__file__).parent / "example"
@@ -101,10 +101,11 @@ def find_runs(
     Raises:
         RunError: A folder in ``named`` is not a run folder, or its run is damaged or not finished.
     """
-    runs = [_list_run(path.expanduser()) for path in named]
-    named_paths = {path.expanduser().resolve() for path in named}
+    named = [file_path("the run", path) for path in named]
+    runs = [_list_run(path) for path in named]
+    named_paths = {path.resolve() for path in named}
     errors = []
-    for path in _find_latest_runs(folder):
+    for path in _find_latest_runs(file_path("the folder of runs", folder)):
         if path.resolve() in named_paths:
             continue
         try:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
+from stickytoken.data import load_sentences
 from stickytoken.detection import detect
 from stickytoken.detection.run import (
     Run,
@@ -27,7 +28,9 @@ from stickytoken.machine import RUNS_FOLDER, digest
 from stickytoken.measurement import resume, store
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
 from stickytoken.measurement.ray_engine import EngineChoice
+from stickytoken.methods import SETTINGS_OF_METHOD
 from stickytoken.methods.base import Scope
+from stickytoken.settings import choose_insertion
 from stickytoken.settings.profile import RuleSettings
 
 
@@ -37,7 +40,7 @@ class FoundRun(NamedTuple):
     Attributes:
         run: the run.
         encoder: its model, compared with it, if it was loaded to find the run; None if the run was named.
-        notes: one note for each run that was skipped.
+        notes: one note for each run that was skipped, and on what was chosen for a run that nobody named.
     """
 
     run: Run
@@ -75,7 +78,7 @@ def find_run(
     candidates, notes = _whole_runs(runs)
     if isinstance(source, str) and names_endpoint(source):
         run, encoder = _open_newest_run_of_endpoint(source, runs, candidates)
-        return FoundRun(run, encoder, notes)
+        return FoundRun(run, encoder, [*notes, *note_choices(run)])
     progress(Progress("load", 0, 1))
     encoder = load_for_documents(source, revision=revision)
     progress(Progress("load", 1, 1))
@@ -89,12 +92,33 @@ def find_run(
             )
             continue
         _require_unchanged_server(encoder)
-        return FoundRun(open_run(path), encoder, notes)
+        run = open_run(path)
+        return FoundRun(run, encoder, [*notes, *note_choices(run)])
     if is_behind_endpoint(encoder):  # the caller loaded it, and a detection would cost money
         raise _no_run_of_endpoint(encoder.name, runs)
     folder = _name_new_folder(encoder.name, identity.documents, runs)
     run = detect(encoder, out=folder, progress=progress, engine=engine)
     return FoundRun(run, encoder, notes)
+
+
+def note_choices(run: Run) -> list[str]:
+    """Return notes on the settings and the corpus of a run that are not the default."""
+    notes = []
+    loading = run.record.model.loading
+    is_of_endpoint = loading is not None and loading.endpoint is not None
+    settings_class = SETTINGS_OF_METHOD[run.record.method]
+    # The default insertion depends on the model: one behind an endpoint reads only texts.
+    defaults = resume.settings_values(choose_insertion(settings_class(), texts_only=is_of_endpoint))
+    changed_settings = [
+        f"{name} {value}"
+        for name, value in run.record.settings.items()
+        if name != "seed" and defaults.get(name, value) != value  # any seed is as good as the default one
+    ]
+    if changed_settings:
+        notes.append(f"the run used non-default settings: {', '.join(changed_settings)}")
+    if run.record.corpus.source != load_sentences().source:
+        notes.append(f"the run used other texts than the packaged ones: {run.record.corpus.source}")
+    return notes
 
 
 def refuse_for_run(source: AnyModel | Run, **options: object) -> None:

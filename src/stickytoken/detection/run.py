@@ -308,7 +308,7 @@ class Run:
             "run": str(self.path),
             "method": self.record.method,
             "model": self.record.model.name,
-            "headline": self.description.headline,
+            "headline": f"{self.model_title}: {self.description.headline}",
             "available": self.record.model.available,
             **self.result.model_dump(),
             "sticky": self.sticky.to_dicts(),
@@ -325,9 +325,9 @@ def worst_first(tokens: pl.DataFrame) -> pl.DataFrame:
     last = len(rank_of_verdict)  # for tokens without a verdict
     order = [pl.col("verdict").replace_strict(rank_of_verdict, default=last, return_dtype=pl.Int8)]
     if "severity" in tokens.columns:
-        grade_of_severity = {severity.value: grade for grade, severity in enumerate(Severity)}
-        grade = pl.col("severity").replace_strict(grade_of_severity, default=-1, return_dtype=pl.Int8)
-        order.append(-grade)
+        rank_of_severity = {severity.value: severity.rank for severity in Severity}
+        rank = pl.col("severity").replace_strict(rank_of_severity, default=-1, return_dtype=pl.Int8)
+        order.append(-rank)
     order += [-pl.col(name) for name in ("erased", "push") if name in tokens.columns]
     return tokens.sort(*order, "token_id", nulls_last=True)
 

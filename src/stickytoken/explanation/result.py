@@ -17,6 +17,7 @@ from stickytoken.measurement.store import ResultFolder
 from stickytoken.methods import Verdict
 from stickytoken.methods.measures import PUSH
 from stickytoken.settings.explain import ExplainSettings
+from stickytoken.validation import file_path
 from stickytoken.words import counted, percent
 
 _LIFT = "lift_sentences"
@@ -305,7 +306,7 @@ class Explanation:
         """
         token_folders = []
         for token_id, content in self.contents.items():
-            token_folder = Path(folder).expanduser() / str(token_id)
+            token_folder = file_path("folder", folder) / str(token_id)
             # `load_or_explain` writes what this function returns, unless the folder already holds it.
             return_content = partial(_return_explanation, content)
             files.load_or_explain(token_folder, content.record.identity_parts, return_content)

@@ -11,7 +11,7 @@ import polars as pl
 from stickytoken.cleaning import Cleaner, SpanKind, names_rules_file
 from stickytoken.data.documents import DocumentSource, NamedColumns, open_documents
 from stickytoken.data.readability import LARGEST_UNKNOWN
-from stickytoken.detection.finding import find_run, refuse_for_run
+from stickytoken.detection.finding import find_run, note_choices, refuse_for_run
 from stickytoken.detection.run import Run, open_run
 from stickytoken.errors import InputError
 from stickytoken.findings import Finding, Level
@@ -20,13 +20,10 @@ from stickytoken.gate._tokens import STICKY_TOKEN, judge_tokens, require_compara
 from stickytoken.loading import AnyModel
 from stickytoken.machine import RUNS_FOLDER
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
-from stickytoken.measurement.resume import settings_values
-from stickytoken.methods import SETTINGS_OF_METHOD
 from stickytoken.methods.base import Scope
 from stickytoken.scanning.results import Scan, count_by_kind, filter_by_kind
 from stickytoken.scanning.scan import scan
 from stickytoken.scanning.wording import RULES, find_gaps, scan_findings
-from stickytoken.settings import choose_insertion
 from stickytoken.settings.reading import ColumnChoice, Columns, columns_of
 from stickytoken.validation import file_path, list_of, require_callable, shown, whole_number
 from stickytoken.words import counted
@@ -163,7 +160,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
             finished_scan, failing_kinds, are_columns_chosen=are_columns_chosen
         )
         notes.append(f"read: {finished_scan.result.reading}")
-    notes += _collect_notes(run)
+    notes += [note for note in _collect_notes(run) if note not in found.notes]
     return Check(
         model=run.model_name,
         run=run.path,
@@ -183,11 +180,12 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
 
 
 def _require_no_document_options(columns: Columns, words: Sequence[str] | None) -> None:
-    if columns != Columns():
-        raise InputError(
-            f"column is {', '.join(map(repr, columns.names))}, but no documents were passed: pass documents, "
-            "or leave column out"
-        )
+    for name, value in vars(columns).items():
+        if value is not None:
+            passed = value if isinstance(value, str) else ", ".join(value)
+            raise InputError(
+                f"{name} is {passed!r}, but no documents were passed: pass documents, or leave {name} out"
+            )
     if words is not None:
         raise InputError(
             "words are looked for in documents, but none were passed: pass documents, or leave words out"
@@ -347,19 +345,7 @@ def _count_without_verdict(run: Run) -> int:
 
 
 def _collect_notes(run: Run) -> list[str]:
-    """Return the notes of a run, what it covered, and its settings that are not the default."""
+    """Return the notes of a run, what it covered, and what was chosen for it."""
     # What was covered matters because a check that passes says nothing of tokens whose push was not measured.
     notes = [*run.description.notes, *run.description.coverage]
-    loading = run.record.model.loading
-    is_behind_endpoint = loading is not None and loading.endpoint is not None
-    settings_class = SETTINGS_OF_METHOD[run.record.method]
-    # The default insertion depends on the model: one behind an endpoint reads only texts.
-    defaults = settings_values(choose_insertion(settings_class(), texts_only=is_behind_endpoint))
-    changed_settings = [
-        f"{name} {value}"
-        for name, value in run.record.settings.items()
-        if name != "seed" and defaults.get(name, value) != value  # any seed is as good as the default one
-    ]
-    if changed_settings:
-        notes.append(f"the run used non-default settings: {', '.join(changed_settings)}")
-    return notes
+    return [*notes, *note_choices(run)]

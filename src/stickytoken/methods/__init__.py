@@ -166,7 +166,8 @@ class RunDescription:
     """What a method says about one of its runs, in the terminal and in reports.
 
     Attributes:
-        headline: one or two sentences that say whether the model has sticky tokens, and how bad they are.
+        headline: one or two sentences that say whether the model has sticky tokens, and how bad they are,
+            without the name of the model.
         lines: the lines that follow in the terminal, first the result and then its basis.
         coverage: which tokens were measured in part only, and what is known of them; empty if there are none.
         notes: caveats that a reader should know before relying on the run.

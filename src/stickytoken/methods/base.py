@@ -109,8 +109,6 @@ class FinishedRun(Protocol[Plan_co, Result_co]):  # the part of `stickytoken.det
     @property
     def path(self) -> Path: ...
     @property
-    def model_title(self) -> str: ...  # the name, with the layer and dimensions if they are not the defaults
-    @property
     def available(self) -> int: ...  # number of vocabulary entries that can occur in text
     @property
     def has_named_tokens(self) -> bool: ...  # rather than all available tokens or a random sample

@@ -167,6 +167,11 @@ class Severity(StrEnum):
     SEVERE = "severe"
 
     @property
+    def rank(self) -> int:
+        """A number from 0 that is larger for a worse severity."""
+        return list(Severity).index(self)
+
+    @property
     def meaning(self) -> str:
         """What a token of this severity does, such as ``reaches a full threshold``."""
         if self is Severity.MILD:

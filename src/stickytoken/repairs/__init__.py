@@ -6,12 +6,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from stickytoken.data import Sentences, SentenceSource, load_sentences
+from stickytoken.data import Sentences, SentenceSource, corpus_fingerprint, load_sentences
 from stickytoken.data.readability import require_readable
 from stickytoken.data.tasks import find_task, kinds_task
 from stickytoken.detection.naming import TokenSource, token_ids
 from stickytoken.detection.run import Run, encoder_for, open_run
-from stickytoken.encoders.protocol import require_ids
+from stickytoken.encoders.protocol import Encoder, require_ids
 from stickytoken.errors import InputError, RunError, warn
 from stickytoken.loading import AnyModel
 from stickytoken.machine import digest
@@ -24,6 +24,7 @@ from stickytoken.repairs._plans import plan_repairs
 from stickytoken.repairs._verification import NEIGHBOURS, find_neighbours, verify
 from stickytoken.repairs.model_folder import RepairableModel
 from stickytoken.repairs.result import Repair, open_repair
+from stickytoken.settings.reading import ColumnChoice
 from stickytoken.settings.repair import RepairSettings
 from stickytoken.validation import file_path, or_default, require_callable
 from stickytoken.vocabulary import Vocabulary, categorize
@@ -93,12 +94,11 @@ def repair(
     model = _load_repairable_model(encoder, opened, folder)
     vocabulary = categorize(model.encoder.tokenizer)
     ids = _choose_ids(opened, vocabulary, tokens)
-    sentences_to_read, note_on_corpus = _choose_corpus_and_note(opened, sentences)
+    corpus, note_on_corpus = _choose_corpus_and_note(opened, sentences, model.encoder)
     possible_notes = [model.note_on_routes()]
     if settings.verify:  # else, the task isn't scored either
         possible_notes += [note_on_corpus, *notes_on_task]
     notes = [note for note in possible_notes if note is not None]
-    corpus = require_readable(sentences_to_read, model.encoder.tokenizer, model.encoder.name)
     identity_parts = resume.identity_of(
         _VERSION,
         model.encoder.identify(),
@@ -194,20 +194,30 @@ def _choose_ids(run: Run, vocabulary: Vocabulary, tokens: TokenSource | None) ->
     return ids
 
 
-def _choose_corpus_and_note(run: Run, sentences: SentenceSource | None) -> tuple[Sentences, str | None]:
+def _choose_corpus_and_note(
+    run: Run, sentences: SentenceSource | None, encoder: Encoder
+) -> tuple[Sentences, str | None]:
     """Return the corpus to verify on, and a note if it is not the corpus of the run."""
+
+    def read(source: SentenceSource | None, columns: ColumnChoice = None) -> Sentences:
+        return require_readable(load_sentences(source, columns), encoder.tokenizer, encoder.name)
+
     if sentences is not None:
-        return load_sentences(sentences), None
+        return read(sentences), None
     packaged_corpus = load_sentences()
     run_corpus = run.record.corpus
     if run_corpus.source == packaged_corpus.source:
-        return packaged_corpus, None
+        return read(packaged_corpus), None
     # A run on sentence pairs records no number of sentences. Pairs cannot be loaded as sentences.
     has_sentences = run_corpus.sentences is not None
     if has_sentences and Path(run_corpus.source).is_file():
-        return load_sentences(Path(run_corpus.source), run_corpus.columns), None
+        corpus = read(Path(run_corpus.source), run_corpus.columns)
+        # Each method has a fingerprint of its own in the identity of its runs.
+        if run.record.identity_parts["corpus"] in (corpus.fingerprint, corpus_fingerprint(corpus)):
+            return corpus, None
+        return corpus, f"verified on {run_corpus.source} as it is now: its texts aren't those of the run"
     note = (
         f"verified on {packaged_corpus.source}, because the corpus of the run, {run_corpus.source}, "
         "cannot be read again: pass sentences to verify on your own texts"
     )
-    return packaged_corpus, note
+    return read(packaged_corpus), note

@@ -343,27 +343,31 @@ class Recheck:
             The measures that the rule uses, for these tokens and for the ordinary tokens; and the share of a
             text that copies of the ordinary token erase.
         """
-        measured = join_tokens(self._ordinary, self._measure_in_carriers(copies))
-        is_ordinary = np.isin(measured.ids, self._ordinary.ids)
-        relative = compare_with_ordinary(measured.contractions, is_ordinary, self.settings.confidence)
-        erased = as_erased_shares(relative.estimates, relative.ordinary)
         # Copies of a token that is now read as several pieces make a text longer than copies of an ordinary
         # token do, and therefore erase more, whatever the pieces are. So the erased share of such a token is
-        # unknown and reaches no threshold.
-        is_split = np.isin(measured.ids, list(split_ids))
-        erased_unless_split = Intervals(
-            value=np.where(is_split, np.nan, erased.value),
-            low=np.where(is_split, np.nan, erased.low),
-            high=np.where(is_split, np.nan, erased.high),
-        )
+        # unknown and reaches no threshold. It isn't measured: carriers may have no room for the pieces.
+        unsplit = [token for token in copies.as_text if token.id not in split_ids]
+        measured = self._ordinary
+        if copies.as_ids or unsplit:
+            in_carriers = self._measure_in_carriers(copies._replace(as_text=unsplit))
+            measured = join_tokens(measured, in_carriers)
+        is_ordinary = np.isin(measured.ids, self._ordinary.ids)
+        relative = compare_with_ordinary(measured.contractions, is_ordinary, self.settings.confidence)
+        erased_shares = as_erased_shares(relative.estimates, relative.ordinary)
+        ids = np.union1d(measured.ids, np.array(list(split_ids), dtype=np.int64))  # in ascending order
+        value, low, high = np.full((3, len(ids)), np.nan)
+        rows = np.searchsorted(ids, measured.ids)
+        value[rows] = erased_shares.value
+        low[rows] = erased_shares.low
+        high[rows] = erased_shares.high
         documents_of_all = join_results_of_tokens([self._ordinary_in_documents, in_documents])
         measures = RuleInputs(
-            ids=measured.ids,
-            erased=erased_unless_split,
-            push=push_of(measured.ids, documents_of_all),
-            vector_deviation=deviations_of(measured.ids, self._vector_deviations),
+            ids=ids,
+            erased=Intervals(value, low, high),
+            push=push_of(ids, documents_of_all),
+            vector_deviation=deviations_of(ids, self._vector_deviations),
             # All tokens are measured in all carriers, as a run does in its last round only.
-            confirmed=np.ones(len(measured.ids), dtype=np.bool_),
+            confirmed=np.ones(len(ids), dtype=np.bool_),
         )
         return measures, relative.ordinary
 

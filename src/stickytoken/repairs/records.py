@@ -172,9 +172,15 @@ def require_empty_or_repair(out: Path) -> None:
         holds_files = out.is_dir() and any(out.iterdir())
         holds_repair = (out / REPAIR_FILE).is_file()
     # The model is built beside the folder, and replaces it at the end. Neither a link nor a mount point (such
-    # as the volume of a container) can be replaced.
-    if not holds_repair and (out.is_symlink() or os.path.ismount(out)):
-        kind = "a link" if out.is_symlink() else "a mount point"
+    # as the volume of a container) can be replaced, and whoever is in a folder stays in the replaced one.
+    kind = None
+    if out.is_symlink():
+        kind = "a link"
+    elif os.path.ismount(out):
+        kind = "a mount point"
+    elif out.resolve() == Path.cwd():
+        kind = "the current folder"
+    if kind is not None and not holds_repair:
         raise RunError(f"{out} is {kind}, which a new folder cannot replace: choose a folder inside it")
     if holds_files and not holds_repair:
         raise RunError(f"{out} contains files but no repaired model: choose an empty or new folder")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -213,9 +214,10 @@ def require_documents(path: Path | None, column: ColumnChoice, repaired: Path) -
     if path is not None:
         store.require_other_file(_list_beside(repaired), (path,))
         open_documents(path, NamedColumns(column))  # raises the error; the documents are read later
-    elif columns_of(column).names:
-        names = ", ".join(columns_of(column).names)
-        raise InputError(f"--column {names!r} is given without --affected: pass --affected too")
+        return
+    column_options = columns_of(column).as_options()
+    if column_options:
+        raise InputError(f"{shlex.join(column_options)} is given without --affected: pass --affected too")
 
 
 def find_affected_in(path: Path, column: ColumnChoice, repair: Repair, original: Encoder) -> Affected:

@@ -70,7 +70,7 @@ def read_content(path: str | Path, explanations: Path | None = None) -> RunConte
         RunError: `path` is not a run folder, the run is damaged or not finished, or the explanations belong
             to another model.
     """
-    run = open_run(Path(path).expanduser())
+    run = open_run(path)
     scans, unread_scans = scans_in(run.path)
     audits, unread_audits = audits_in(run.path)
     repairs, unread_repairs = repairs_in(run.path)

@@ -467,23 +467,38 @@ def test_without_a_wrong_result_the_push_is_unknown(own_words, tmp_path):
     assert any(says(note, "push is unknown") for note in run.description.notes)
 
 
-def test_a_note_names_benign_tokens_whose_interval_contains_the_threshold(tmp_path):
+@pytest.fixture
+def notes_on_river(tmp_path):
+    """The notes of a run on a benign token with other values in its row."""
     encoder = load_encoder(profiled.planted_model(0.0))
     run = profiled.detect_in_documents(encoder, tmp_path / "run", tokens=["river"], smallest_push=1.5)
-    in_all = len(run.plan.documents.chosen)
 
-    def notes_with(push, documents):
+    def notes_with(**values):
         changed = open_run(run.path)
-        values = {"push": push, "push_low": 1.2, "push_high": 2.0, "documents": documents}
         changed.tokens = changed.tokens.with_columns(
             pl.when(token="river").then(value).otherwise(key).alias(key) for key, value in values.items()
         )
         return [note for note in changed.description.notes if "'river'" in note]
 
-    (note,) = notes_with(1.6, in_all)
+    notes_with.in_all = len(run.plan.documents.chosen)
+    return notes_with
+
+
+def test_a_note_names_benign_tokens_whose_push_may_be_enough(notes_on_river):
+    in_all = notes_on_river.in_all
+    interval = {"push_low": 1.2, "push_high": 2.0}
+    (note,) = notes_on_river(push=1.6, documents=in_all, **interval)
     assert says(note, "1.6×", "1.2 to 2.0×", "audit")
-    assert not notes_with(1.4, in_all)  # below the threshold
-    assert not notes_with(1.6, in_all - 1)  # measured in too few documents to decide
+    assert not notes_on_river(push=1.4, documents=in_all, **interval)  # below the threshold
+    assert not notes_on_river(push=1.6, documents=in_all - 1, **interval)  # too few documents to decide
+
+
+def test_a_note_names_benign_tokens_whose_erased_share_may_be_enough(notes_on_river):
+    interval = {"erased_low": 0.35, "erased_high": 0.55}
+    (note,) = notes_on_river(erased=0.45, confirmed=True, **interval)
+    assert says(note, "45%", "35% to 55%", "audit")
+    assert not notes_on_river(erased=0.39, confirmed=True, **interval)  # below the threshold
+    assert not notes_on_river(erased=0.45, confirmed=False, **interval)  # a rough value
 
 
 def test_a_probe_without_a_wrong_result_does_not_know_the_push_either(own_words):

@@ -6,10 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from stickytoken.cli import _options as opt, console
-from stickytoken.cli._command import command, is_typed
+from stickytoken.cli._command import command
 from stickytoken.errors import MissingExtraError
 from stickytoken.settings.audit import AuditSettings
 from stickytoken.settings.reading import Columns
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
 def audit(
     source: opt.Source,
     *,
-    context: typer.Context,
     documents: opt.TextsOption[str],
     queries: opt.TextsOption[str | None] = None,
     vectors: opt.TextsOption[Path | None] = None,
@@ -75,8 +72,6 @@ def audit(
     from stickytoken.audits.vectors import open_vectors
 
     run, encoder = opt.open_source(source, loading, model)
-    if run is not None and not is_typed(context, "runs"):
-        runs = None  # a file may set it for models
     stored_vectors = None if vectors is None else open_vectors(vectors)
 
     def measure(model_or_stand_in: Any, **options: Any) -> Audit:

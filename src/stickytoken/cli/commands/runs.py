@@ -14,6 +14,7 @@ from stickytoken.cli import _options as opt, console
 from stickytoken.cli._command import command
 from stickytoken.errors import InputError
 from stickytoken.methods import Column
+from stickytoken.validation import file_path
 
 if TYPE_CHECKING:
     import polars as pl
@@ -190,7 +191,7 @@ def show_run(run: stickytoken.Run, output_format: opt.Format) -> None:
     from stickytoken.published import mention_of_paper
     from stickytoken.repairs.records import last_verified, repairs_in
 
-    console.print_line(run.description.headline)
+    console.print_line(f"{run.model_title}: {run.description.headline}")
     worst_harm = run.worst_harm()
     if worst_harm is not None:
         console.print_line(f"{worst_harm}.")
@@ -414,7 +415,7 @@ def report(
             f"--open needs an HTML file, but the format is {format_name}: leave out --open or the format"
         )
     if is_html and out is None:
-        out = run.expanduser() / REPORT_FILE
+        out = file_path("the run", run) / REPORT_FILE
     with console.status("writing the report"):
         text = stickytoken.report(
             run, format=format_name, out=out, figures=figures, explanations=explanations

@@ -139,7 +139,7 @@ _FAIL_ON_HELP = (
     "With none, no token counts, so only findings in documents can make the check fail. "
     f"{severities_in_words()} Default: sticky; none with a rules file."
 )
-# Options that need a model, and those that need a run or a model. The values that files set for them do not
+# Options that need a model, and those that need a run or a model. What pyproject.toml sets for them does not
 # apply to a run or to a rules file.
 _NEED_A_MODEL = ("revision", "folder")
 _NEED_A_RUN = ("fail_on", "max_tokens", "baseline", *_NEED_A_MODEL)
@@ -190,8 +190,8 @@ def check(
 
     Args:
         source: A model, named as for detect; a run folder; or, to check only documents, a file that clean
-            --rules-out wrote. Default: the model in the table tool.stickytoken of pyproject.toml. The table
-            tool.stickytoken can also set every option of this command.
+            --rules-out wrote. Default: the model in the table tool.stickytoken of pyproject.toml, which can
+            also set fail-on, max, baseline, revision, documents, column and folder.
         folder: For a model: the folder of its runs, or a run folder. Default: runs.
         max_tokens: Number of sticky tokens that may count against the model before the check fails. Default:
             0.
@@ -467,7 +467,7 @@ def demo(
 
         # If the port is taken, raise the error before the slow work.
         require_free(port)
-        library = app.find_runs(run or [], folder.expanduser())
+        library = app.find_runs(run or [], folder)
         # `TAMPERED` is the folder of a packaged run, whose model was tampered with so that a token became
         # sticky. The library lists packaged runs after the user's runs, so `TAMPERED` comes first only if the
         # user has no runs.

@@ -19,6 +19,7 @@ from stickytoken.encoders.endpoint import Address
 from stickytoken.errors import RunError
 from stickytoken.machine import cache_folder
 from stickytoken.settings.endpoint import EndpointOptions
+from stickytoken.validation import file_path
 
 _FILE = "answers.sqlite"
 # Maximum number of values in one SQL query. Old versions of SQLite allow at most 999.
@@ -50,7 +51,8 @@ class AnswerCache:
         identity_hash = hashlib.sha256(identity.encode()).hexdigest()[:12]
         # The name of the model tells people which folder is which.
         readable_name = re.sub(r"[^A-Za-z0-9._]+", "-", address.model).strip("-.")[:60] or "model"
-        self.folder = cache_folder().expanduser() / "endpoints" / f"{readable_name}-{identity_hash}"
+        caches = file_path("STICKYTOKEN_CACHE", cache_folder())
+        self.folder = caches / "endpoints" / f"{readable_name}-{identity_hash}"
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
 

@@ -30,6 +30,7 @@ from stickytoken.encoders.text_encoder import TextEncoderBase, require_component
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
 from stickytoken.settings.endpoint import EndpointOptions
+from stickytoken.validation import file_path
 from stickytoken.vocabulary import RoundTripTokenizer
 
 CHECKED_EVERY = 40
@@ -377,15 +378,15 @@ def load_endpoint(spec: EncoderSpec) -> EndpointEncoder:
         encoder.spec = replace(
             spec,
             truncate_dim=encoder.truncate_dim,
-            tokenizer=_make_absolute(spec.tokenizer),
-            candidates=_make_absolute(spec.candidates),
+            tokenizer=_make_absolute("tokenizer", spec.tokenizer),
+            candidates=_make_absolute("candidates", spec.candidates),
             endpoint=options,
         )
     return encoder
 
 
-def _make_absolute(source: Any) -> str | None:
+def _make_absolute(name: str, source: Any) -> str | None:
     if source is None:
         return None
-    path = Path(source).expanduser()
+    path = file_path(name, source)
     return str(path.resolve() if path.exists() else source)  # otherwise it is a name on the hub

@@ -15,7 +15,7 @@ from stickytoken.encoders.endpoint import names_endpoint
 from stickytoken.encoders.files.tokenizer_loading import load_tokenizer
 from stickytoken.encoders.inputs.tokenizer import adapt
 from stickytoken.errors import InputError, ModelError, require_package
-from stickytoken.validation import list_of
+from stickytoken.validation import file_path, list_of
 from stickytoken.vocabulary import RoundTripTokenizer
 
 _TIKTOKEN = "tiktoken:"
@@ -52,7 +52,7 @@ def vocabulary_of(tokenizer: Any, candidates: str | Path | Sequence[str] | None)
         )
     if candidates is not None:
         if isinstance(candidates, (str, Path)):  # the name of a file
-            candidates = _read_candidates(Path(candidates).expanduser())
+            candidates = _read_candidates(file_path("candidates", candidates))
         vocabulary = CandidateVocabulary(list_of("strings", "candidates", candidates))
         if not vocabulary.candidate_ids:
             raise InputError("the list of candidates is empty: name at least one string to examine")

@@ -90,8 +90,8 @@ def _headline(run: Run) -> str:
     if result.looked_at < run.available:
         scope += " examined"  # rather than all
     if not result.sticky:
-        return f"{run.model_title}: no sticky tokens {scope}"
-    return f"{run.model_title}: {counted(result.sticky, 'sticky token')} {scope}"
+        return f"no sticky tokens {scope}"
+    return f"{counted(result.sticky, 'sticky token')} {scope}"
 
 
 def _describe_coverage(run: Run) -> list[str]:
@@ -147,36 +147,39 @@ def _notes(run: Run) -> list[str]:
             "which tokens may push could not be predicted, because the model compares vectors by "
             f"{run.plan.documents.similarity}: measure all in documents with --set documents=all"
         )
-    caveats += _note_undecided_pushes(run)
+    caveats += _notes_on_undecided(run)
     caveats += _notes_on_missing_verdicts(run.tokens)
     return caveats
 
 
-def _note_undecided_pushes(run: Run) -> list[str]:
-    """Name the benign tokens whose push reaches its threshold, though not with its whole interval.
+def _notes_on_undecided(run: Run) -> list[str]:
+    """Name the benign tokens of which a measure reaches its threshold, though not with its whole interval.
 
-    Only pushes that all documents decided count: of those from few documents, many are large by chance.
+    Only values that were measured in full count: of those from few texts, many are large by chance.
     """
-    documents = run.plan.documents
-    if documents is None:
-        return []
-    decided = (pl.col("documents") == len(documents.chosen)) & (pl.col("verdict") == Verdict.BENIGN.value)
-    benign = run.tokens.filter(decided).drop_nulls(PUSH.key)
-    needed = thresholds(benign["vector_deviation"].to_numpy(), run.settings)[PUSH.key]
-    reaches = pl.Series(benign[PUSH.key].to_numpy() >= needed)
-    undecided = benign.filter(reaches).sort(PUSH.key, "token_id", descending=[True, False])
-    if undecided.is_empty():
-        return []
-    named = [
-        f"{quoted(row['token'])} ({PUSH.text(row[PUSH.key])}, "
-        f"{PUSH.interval(row[PUSH.low.key], row[PUSH.high.key])})"
-        for row in undecided.head(_NAMED).to_dicts()
-    ]
-    more = f" and {len(undecided) - _NAMED} more" if len(undecided) > _NAMED else ""
-    return [
-        f"push of {', '.join(named)}{more}: the interval is too wide to tell whether it is enough; measure "
-        "it in your documents with stickytoken audit"
-    ]
+    measured_in_full = {ERASED: pl.col("confirmed")}
+    if run.plan.documents is not None:
+        measured_in_full[PUSH] = pl.col("documents") == len(run.plan.documents.chosen)
+    benign = run.tokens.filter(verdict=Verdict.BENIGN.value)
+    notes = []
+    for measure, is_measured_in_full in measured_in_full.items():
+        with_value = benign.filter(is_measured_in_full).drop_nulls(measure.key)
+        needed = thresholds(with_value["vector_deviation"].to_numpy(), run.settings)[measure.key]
+        may_reach = pl.Series(with_value[measure.key].to_numpy() >= needed)
+        undecided = with_value.filter(may_reach).sort(measure.key, "token_id", descending=[True, False])
+        if undecided.is_empty():
+            continue
+        named = [
+            f"{quoted(row['token'])} ({measure.text(row[measure.key])}, "
+            f"{measure.interval(row[measure.low.key], row[measure.high.key])})"
+            for row in undecided.head(_NAMED).to_dicts()
+        ]
+        more = f" and {len(undecided) - _NAMED} more" if len(undecided) > _NAMED else ""
+        notes.append(
+            f"{measure.noun} of {', '.join(named)}{more}: the interval is too wide to tell whether it is "
+            "enough; measure such tokens in your documents with stickytoken.audit(tokens=...) in Python"
+        )
+    return notes
 
 
 def _list_largest_values(run: Run, rule: RuleSettings) -> list[Fact]:

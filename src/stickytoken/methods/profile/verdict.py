@@ -219,7 +219,7 @@ def judge_against_no_copies(
 
 def severity_rank(severity: Severity | None) -> int:
     """Return a number that is larger for a worse severity, and smallest for None, that of a benign token."""
-    return -1 if severity is None else list(Severity).index(severity)
+    return -1 if severity is None else severity.rank
 
 
 def order_to_confirm(screened: RuleInputs, rule: RuleSettings, first_ids: Sequence[int]) -> NDArray[np.int64]:

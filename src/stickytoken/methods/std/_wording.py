@@ -66,10 +66,10 @@ def describe_similarity(similarity: Similarity) -> str:
 
 def _write_headline(run: Run) -> str:
     if run.sticky.is_empty():
-        return f"{run.model_title}: {_say_how_many_are_sticky(run)}"
+        return _say_how_many_are_sticky(run)
     worst = run.sticky.row(0, named=True)  # the highest rate comes first
     return (
-        f"{run.model_title}: {_say_how_many_are_sticky(run)} The worst, {worst['token']!r}, draws "
+        f"{_say_how_many_are_sticky(run)} The worst, {worst['token']!r}, draws "
         f"{worst['validation_rate']:.0%} of the unrelated pairs together; "
         f"beyond {run.result.rate_threshold:.0%} a candidate is sticky."
     )
