@@ -175,7 +175,9 @@ def chosen_groups(predicted, words, special=()):
         token_id: SimpleNamespace(id=token_id, text=text)
         for token_id, text in zip([*ids, 11], "abcde", strict=True)
     }
-    candidates = SimpleNamespace(tokens=tokens, special_ids=list(special), named_ids=None)
+    candidates = SimpleNamespace(
+        tokens=tokens, special_ids=list(special), ordinary_ids=list(tokens), named_ids=None
+    )
     return _tokens.choose_tokens(run, candidates, predicted, words, SMALL)
 
 
@@ -205,6 +207,23 @@ def test_flagged_tokens_beyond_the_limit_are_counted(tampered_run, texts, querie
         run, texts, queries=queries, tokens=[scanned.STICKY], settings=SMALL, out=tmp_path / "named"
     )
     assert not any("flagged" in note for note in named.record.notes)
+
+
+def test_random_tokens_are_none_of_the_candidates_that_a_user_lists():
+    listed = [f"listed{number}" for number in range(500)]
+    encoder = load_encoder(lambda texts: np.ones((len(texts), 4)), candidates=listed)
+    run = SimpleNamespace(
+        is_profile=False,
+        record=SimpleNamespace(method="std"),
+        normalizer=None,
+        sticky=pl.DataFrame({"token_id": []}, schema={"token_id": pl.Int64}),
+        strongest=lambda count: pl.DataFrame({"token_id": []}, schema={"token_id": pl.Int64}),
+    )
+    settings = replace(SMALL, tokens=200, insertion="words")
+    candidates = _tokens.read_candidates(run, encoder, settings, named=None)
+    groups = _tokens.choose_tokens(run, candidates, {}, [], settings)
+    assert list(groups.values()) == ["random"] * 200
+    assert not groups.keys() & set(encoder.tokenizer.candidate_ids)
 
 
 def test_a_token_is_in_the_first_group_that_it_fits():
