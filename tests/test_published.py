@@ -140,14 +140,15 @@ def test_a_run_of_the_paper_s_method_is_compared_by_scores_and_rates(small_run, 
     publish(monkeypatch, list(tokens.select("token_id", "token").head(30).iter_rows()))
     beside = beside_run(small_run, "all-MiniLM-L6-v2")
     first = tokens.head(30)
-    validated = first.filter(pl.col("verdict").is_not_null())
-    assert 0 < len(validated) < 30
-    assert beside.unexamined == 30 - len(validated)
-    assert beside.sticky == (validated["verdict"] == "sticky").sum()
+    rejected = first["verdict"].null_count()  # scored, but no candidates
+    assert 0 < rejected < 30
+    assert (beside.unexamined, beside.rejected) == (0, rejected)
+    assert beside.sticky == (first["verdict"] == "sticky").sum()
     assert beside.others == len(small_run.sticky) - beside.sticky
     assert beside.tokens["run_score"].head(30).equals(first["sticky_score"], check_names=False)
     assert beside.tokens["run_rate"].head(30).equals(first["validation_rate"], check_names=False)
-    assert says(beside.in_words()[0], len(validated))
+    assert says(beside.in_words()[0], 30)
+    assert says(beside.in_words()[1], rejected, "threshold")
 
 
 def test_a_published_token_of_another_vocabulary_is_not_examined(small_run, monkeypatch):
@@ -155,10 +156,9 @@ def test_a_published_token_of_another_vocabulary_is_not_examined(small_run, monk
     tokens = list(first.select("token_id", "token").iter_rows())
     publish(monkeypatch, [*tokens, (tokens[0][0], "another token")])
     beside = beside_run(small_run, "all-MiniLM-L6-v2")
-    validated = first["verdict"].drop_nulls()
-    assert (beside.unknown, beside.unexamined) == (1, 30 - len(validated))
+    assert (beside.unknown, beside.unexamined) == (1, 0)
     assert beside.tokens["run_score"][30] is None
-    assert says(beside.in_words()[0], len(validated))
+    assert says(beside.in_words()[0], 30)
 
 
 def test_own_runs_are_appended_to_the_published_table(small_run, run, finished_run):

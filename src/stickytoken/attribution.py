@@ -20,11 +20,13 @@ from stickytoken.detection.run import Run, encoder_for, open_run
 from stickytoken.encoders.fitting import truncate_ids
 from stickytoken.encoders.protocol import (
     IdEncoder,
+    capabilities_of,
     content_limit,
     find_kept_prompt,
     require_ids,
     similarity_of,
 )
+from stickytoken.encoders.roles import Role, in_role
 from stickytoken.errors import EncodingError, InputError
 from stickytoken.inspection.shapley import divide_vector
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
@@ -59,6 +61,7 @@ class ReadText:
     left_out: int  # number of tokens beyond the maximum input length, which the model does not read
     # Token ids of a prompt that the pooling leaves out. It is no part, and stays when parts are deleted.
     kept_prompt: tuple[int, ...] = ()
+    joined: bool = False  # whether the parts are spans, because the text has too many tokens or words
 
     @property
     def tokens(self) -> tuple[str, ...]:
@@ -99,6 +102,7 @@ class Why:
         run: Folder of the run. None if no run was passed.
         declared_similarity: The similarity function that the model declares. All similarities in this object
             are cosines, even if the model declares another function.
+        prompt: The prompt with which the model encodes both texts; empty if it has none.
 
     Examples:
         >>> answer = stickytoken.why(model, "the wing of a plane", "a bird in flight", words=True)
@@ -114,6 +118,7 @@ class Why:
     without_sticky: float | None
     run: str | None
     declared_similarity: Similarity = Similarity.COSINE
+    prompt: str = ""
 
     @property
     def sticky_count(self) -> int:
@@ -174,6 +179,7 @@ class Why:
             "similarity": self.similarity,
             "without_sticky": self.without_sticky,
             "declared_similarity": str(self.declared_similarity),
+            "prompt": self.prompt,
             "strongest": [asdict(pair) for pair in self.strongest(top)],
             "first": asdict(self.first),
             "second": asdict(self.second),
@@ -199,7 +205,8 @@ def why(
 
     The effect of deleting each part is measured too. Swapping the two texts does not change the
     contributions. A text of more than 48 parts is divided into 48 spans. The similarity is always the cosine,
-    even if the model declares a different one.
+    even if the model declares a different one. Without a run, the texts are encoded as `encode` does; with
+    one, as its documents, in which its tokens are sticky.
 
     Args:
         encoder: The model: anything that `load_encoder` accepts, as long as the model reads token ids.
@@ -229,7 +236,8 @@ def why(
     _require_text("second", second)
     require_callable("progress", progress)
     opened = None if run is None else open_run(run)
-    model = require_ids(encoder_for(encoder, opened, "why"), "why")
+    role = None if opened is None else Role.DOCUMENT
+    model = require_ids(in_role(encoder_for(encoder, opened, "why"), role), "why")
     sticky_ids = frozenset[int]() if opened is None else frozenset(opened.sticky["token_id"].to_list())
     first_text = _divide_text(model, first, sticky_ids, words=words)
     second_text = _divide_text(model, second, sticky_ids, words=words)
@@ -253,6 +261,7 @@ def why(
         without_sticky=_measure_similarity_without_sticky(model, first_text, second_text, sticky_ids),
         run=None if opened is None else str(opened.path),
         declared_similarity=similarity_of(model),
+        prompt=capabilities_of(model).prompt,
     )
 
 
@@ -334,7 +343,8 @@ def _divide_text(encoder: IdEncoder, text: str, sticky_ids: frozenset[int], *, w
         pieces: list[tuple[int, ...]] = [*head, *read.words, *tail]
     else:
         pieces = [(token_id,) for token_id in read.ids]
-    if len(pieces) > _MAX_PARTS:
+    is_joined = len(pieces) > _MAX_PARTS
+    if is_joined:
         pieces = _join_to_spans(pieces)
     names = _name_pieces(encoder, pieces)
     parts = []
@@ -344,7 +354,7 @@ def _divide_text(encoder: IdEncoder, text: str, sticky_ids: frozenset[int], *, w
         parts.append(
             TextPart(name, piece, sticky=bool(sticky_tokens), deletion=None, sticky_tokens=sticky_tokens)
         )
-    return ReadText(text, tuple(parts), left_out, kept_prompt)
+    return ReadText(text, tuple(parts), left_out, kept_prompt, is_joined)
 
 
 def _join_to_spans(pieces: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
@@ -426,6 +436,9 @@ def summary(result: Why, top: int = 10) -> list[str]:
         lines.append(
             f"The model compares vectors by {result.declared_similarity}; all similarities here are cosines."
         )
+    if result.prompt:
+        role = "" if result.run is None else " as documents"
+        lines.append(f"Both texts are encoded{role} with the prompt {result.prompt!r}.")
     if result.first.text == result.second.text:
         lines.append("The two texts are equal: the contributions show which tokens determine the vector.")
     if result.first.kept_prompt:
@@ -436,14 +449,13 @@ def summary(result: Why, top: int = 10) -> list[str]:
 
 
 def _note_length(name: str, text: ReadText) -> list[str]:
-    # A part that contains white space is a span of several words.
     notes = []
     if text.left_out:
         notes.append(
             f"The {name} text is longer than the model reads: its last {text.left_out:,} tokens are left out."
         )
-    if any(len(part.text.split()) > 1 for part in text.parts):
-        notes.append(f"The {name} text is long: its parts are spans of several words.")
+    if text.joined:
+        notes.append(f"The {name} text is long: its parts are spans of several tokens or words.")
     return notes
 
 

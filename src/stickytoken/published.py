@@ -87,6 +87,8 @@ class BesideRun:
             only some of the vocabulary, or its method measures no erased shares.
         screened: Number of published tokens that the run measured only in few texts.
         others: Number of tokens that the run calls sticky, but the paper does not.
+        rejected: Number of published tokens that a run of the paper's method did not validate, because their
+            scores are no candidate's.
     """
 
     tokens: pl.DataFrame
@@ -96,12 +98,17 @@ class BesideRun:
     erased: MeanErased | None = None
     screened: int = 0
     others: int = 0
+    rejected: int = 0
 
     def in_words(self) -> list[str]:
         """Return the comparison as a list of sentences."""
         examined = len(self.tokens) - self.others - self.unknown - self.unexamined
         sticky = self.sticky or "none"
         sentences = [f"of the {examined} published tokens that the run examined, it flags {sticky} as sticky"]
+        if self.rejected:
+            sentences.append(
+                f"{self.rejected} of them were no candidates: their scores are below the run's threshold"
+            )
         if self.erased is not None:
             sentences.append(self.erased.in_words())
         if self.screened:
@@ -391,15 +398,16 @@ def _compare_with_paper(run: Run, published: pl.DataFrame, unknown: int) -> Besi
     beside = published.join(in_run, on=key, how="left", maintain_order="left")
     beside = beside.with_columns(published=pl.lit("sticky"))
     others = in_run.filter(pl.col("verdict") == "sticky").join(published, on=key, how="anti")
-    # A token that was not validated has no verdict, so it is treated as not examined.
-    validated = beside.filter(pl.col("verdict").is_not_null())
+    # The score of a token that soon fell behind is known only to be at most a value.
+    examined = beside.filter(pl.any_horizontal(pl.col("run_score", "run_score_at_most").is_not_null()))
     known = len(published) - unknown
     return BesideRun(
         tokens=pl.concat([beside, others], how="diagonal"),  # null in columns that only the other table has
         unknown=unknown,
-        unexamined=known - len(validated),
-        sticky=int((validated["verdict"] == "sticky").sum()),
+        unexamined=known - len(examined),
+        sticky=int((examined["verdict"] == "sticky").sum()),
         others=len(others),
+        rejected=examined["verdict"].null_count(),  # only candidates are validated, and so get a verdict
     )
 
 

@@ -594,6 +594,18 @@ def choose_joinings(
     return replace(vocabulary, joinings=tuple(joinings), unspelled=unspelled)
 
 
+def ordinary_ids(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer) -> list[int]:
+    """Return the ids of the entries that random tokens are drawn from: those that copies can be made of.
+
+    A user's candidates are left out, because they are expected to be unusual: a long list of them would make
+    what they do look ordinary.
+    """
+    excluded = set(vocabulary.unspelled)
+    if isinstance(tokenizer, CandidateTokenizer):
+        excluded.update(tokenizer.candidate_ids)
+    return [token.id for token in vocabulary.available if token.id not in excluded]
+
+
 def choose_joining(
     tokenizer: RoundTripTokenizer, tokens: Sequence[Token], otherwise: Joining, text: str, copies: int
 ) -> list[tuple[Token, int]]:

@@ -11,7 +11,7 @@ import planted
 import tiny
 import tiny_architectures as architectures
 from hostile import HOSTILE, assert_harmless
-from naming import naming
+from naming import naming, says
 from stickytoken import attribution, load_encoder, open_run, why
 from stickytoken.attribution import summary
 from stickytoken.errors import EncodingError, InputError, RunError
@@ -178,6 +178,29 @@ def test_a_token_without_an_embedding_is_refused_as_it_is_when_encoding(bert_fol
     explanation = why(encoder, FIRST, f"{longest} zebra walks")
     assert explanation.second.ids == encoder.tokenize([longest])[0].ids
     assert explanation.second.left_out == 2
+
+
+def test_spans_are_named_whether_they_have_spaces_or_not(encoder, monkeypatch):
+    monkeypatch.setattr(attribution, "_MAX_PARTS", 8)
+    long = why(encoder, "bcdfghjkmnpq", "a bird")  # a single word
+    assert (long.first.joined, long.second.joined) == (True, False)
+    (note,) = [line for line in summary(long) if "span" in line]
+    assert says(note, "first")
+
+
+def test_texts_are_encoded_as_by_encode_or_with_a_run_as_its_documents(tmp_path):
+    prompts = {"query": "song market: ", "document": "garden copper: "}
+    model = tiny.sentence_transformer(tiny.bert_backbone(tmp_path / "backbone"), prompts=prompts)
+    run = planted.detect_thirty(load_encoder(model), tmp_path / "run")
+    for result, encode, prompt in (
+        (why(model, FIRST, SECOND), model.encode, ""),
+        (why(model, FIRST, SECOND, run=run), model.encode_document, prompts["document"]),
+    ):
+        expected = model.similarity(encode([FIRST]), encode([SECOND])).item()
+        assert result.similarity == pytest.approx(expected, abs=1e-5)
+        assert result.prompt == result.document()["prompt"] == prompt
+        named = [line for line in summary(result) if says(line, "documents", prompts["document"])]
+        assert len(named) == bool(prompt)
 
 
 def test_a_part_that_is_joined_to_most_others_is_named(encoder):

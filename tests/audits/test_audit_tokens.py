@@ -175,7 +175,9 @@ def chosen_groups(predicted, words, special=()):
         token_id: SimpleNamespace(id=token_id, text=text)
         for token_id, text in zip([*ids, 11], "abcde", strict=True)
     }
-    candidates = SimpleNamespace(tokens=tokens, special_ids=list(special), named_ids=None)
+    candidates = SimpleNamespace(
+        tokens=tokens, special_ids=list(special), ordinary_ids=list(tokens), named_ids=None
+    )
     return _tokens.choose_tokens(run, candidates, predicted, words, SMALL)
 
 
@@ -216,6 +218,23 @@ def test_one_flagged_token_was_measured():
     )
     (note,) = _measuring._note_what_was_left_out(job, {3: None}, [], 16)
     assert says(note, "1 was measured")
+
+
+def test_random_tokens_are_none_of_the_candidates_that_a_user_lists():
+    listed = [f"listed{number}" for number in range(500)]
+    encoder = load_encoder(lambda texts: np.ones((len(texts), 4)), candidates=listed)
+    run = SimpleNamespace(
+        is_profile=False,
+        record=SimpleNamespace(method="std"),
+        normalizer=None,
+        sticky=pl.DataFrame({"token_id": []}, schema={"token_id": pl.Int64}),
+        strongest=lambda count: pl.DataFrame({"token_id": []}, schema={"token_id": pl.Int64}),
+    )
+    settings = replace(SMALL, tokens=200, insertion="words")
+    candidates = _tokens.read_candidates(run, encoder, settings, named=None)
+    groups = _tokens.choose_tokens(run, candidates, {}, [], settings)
+    assert list(groups.values()) == ["random"] * 200
+    assert not groups.keys() & set(encoder.tokenizer.candidate_ids)
 
 
 def test_a_token_is_in_the_first_group_that_it_fits():

@@ -19,6 +19,7 @@ from stickytoken.data.tasks import find_task
 from stickytoken.detection import detect
 from stickytoken.encoders import Encoder, IdEncoder
 from stickytoken.encoders.protocol import is_encoder, reads_ids, require_ids
+from stickytoken.encoders.text_encoder import require_whole_texts_read
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.evaluation import compare
 from stickytoken.explanation import explain
@@ -299,6 +300,30 @@ def test_without_a_tokenizer_texts_are_encoded_and_detection_is_refused(tmp_path
     assert compare(encoder, find_task(str(pairs))[0]).scores[0].encoding == "as it is"
     with pytest.raises(ModelError, match=naming("bag", "tokenizer")):
         detect(encoder, out=tmp_path / "run")
+
+
+def test_the_longest_input_is_that_of_the_tokenizer_unless_another_is_passed():
+    tokenizer = tiny.wordpiece_tokenizer(max_length=20)
+    assert load_encoder(WordBag().encode, tokenizer=tokenizer.backend_tokenizer).max_length is None
+    assert load_encoder(WordBag(tokenizer)).max_length == 20
+    assert load_encoder(WordBag().encode, tokenizer=tokenizer).max_length == 20
+    assert load_encoder(WordBag().encode, tokenizer=tokenizer, max_length=12).max_length == 12
+
+
+@pytest.mark.parametrize(("words_read", "max_length"), [(64, None), (64, 32), (500, None)])
+def test_an_object_that_cuts_long_texts_is_refused_unless_it_says_so(words_read, max_length):
+    texts = [" ".join(tiny.sentences(count)) for count in (4, 60)]
+
+    def embed(texts):
+        return WordBag().encode([" ".join(text.split()[:words_read]) for text in texts])
+
+    tokenizer = tiny.wordpiece_tokenizer().backend_tokenizer  # it declares no limit
+    encoder = load_encoder(embed, tokenizer=tokenizer, max_length=max_length)
+    if words_read == 64 and max_length is None:
+        with pytest.raises(ModelError, match=naming("embed", "max_length")):
+            require_whole_texts_read(encoder, texts)
+    else:
+        require_whole_texts_read(encoder, texts)
 
 
 def test_the_identity_follows_the_vectors_or_the_fingerprint():

@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import polars as pl
 import pytest
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
@@ -102,6 +103,20 @@ def test_an_object_with_methods_for_roles_is_called_by_role(library):
     assert len(identities) == 3
 
 
+def test_an_object_may_have_a_method_for_one_role_only(library):
+    class Model:
+        tokenizer = library.tokenizer
+        encode = library.encode
+        encode_query = library.encode_query
+
+    documents = encoder_of_documents(Model())
+    assert documents is in_role(documents, None)
+    np.testing.assert_allclose(documents.encode(TEXTS), library.encode(TEXTS), **CLOSE)
+    queries = in_role(documents, Role.QUERY)
+    np.testing.assert_allclose(queries.encode(TEXTS), library.encode_query(TEXTS), **CLOSE)
+    assert in_role(queries, Role.DOCUMENT).identify() == documents.identify() != queries.identify()
+
+
 def test_a_prompt_that_the_user_names_is_put_before_everything(prompted, library):
     encoder = encoder_of_documents(prompted, device="cpu", prompt="query")
     assert prompts_of(encoder) == {"query": PROMPTS["query"], "document": PROMPTS["query"]}
@@ -143,6 +158,18 @@ def test_the_model_alone_has_one_role(bert_folder):
     encoder = load_encoder(bert_folder)
     assert all(in_role(encoder, role) is encoder for role in (None, *Role))
     assert describe_prompts(encoder) is None
+
+
+def test_embed_says_how_documents_are_encoded(prompted, library, tmp_path):
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    for options, encode in (((), library.encode), (("--route", "document"), library.encode_document)):
+        out = tmp_path / f"{len(options)}.parquet"
+        result = planted.command(
+            "embed", prompted, "--input", tmp_path / "texts.txt", "--out", out, "--device", "cpu", *options
+        )
+        assert ("--route document" in result.stderr) is not bool(options)
+        vectors = pl.read_parquet(out)["vector"].to_numpy()
+        np.testing.assert_allclose(vectors, encode(TEXTS), **CLOSE)
 
 
 def ndcg_of_library(library, task):

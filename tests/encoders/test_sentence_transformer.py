@@ -116,6 +116,9 @@ def test_padding_and_truncation_of_the_users_tokenizer_are_left_as_they_were(bac
         before = (backend.padding, backend.truncation, backend.to_str())
         load_encoder(model, prompt="the song: ").encode(TEXTS)
         assert (backend.padding, backend.truncation, backend.to_str()) == before
+        if model is not static:  # which has no layers
+            load_encoder(model, layer=1).encode(TEXTS)
+            assert (backend.padding, backend.truncation, backend.to_str()) == before
 
 
 def test_the_identity_names_neither_place_nor_batch_nor_history(backbone, tmp_path):

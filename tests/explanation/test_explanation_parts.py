@@ -210,38 +210,36 @@ MILD = {"verdict": "sticky", "severity": "mild", "push": 1.3}
 BENIGN = {"verdict": "benign", "erased": 0.02, "push": 0.7}
 
 
-def test_a_run_is_quoted_first_and_texts_that_show_little_are_too_few_to_say():
+def test_a_run_is_quoted_first():
     rows = [*rows_with(0.5), *lift_rows(0.01)]
-    half = stats.t.ppf(0.95, 7) * 0.02 * np.sqrt(1 + 1 / 8)
     verdict_text = describe_verdict("river", 7, rows, find_differences(rows), 8, STICKY)
     assert verdict_text.startswith(
         "'river' (7): the run calls it sticky (severe): 72% erased, push 2.4×, over 96 texts. "
         "Over 20 texts, the rise of similarities with "
-        "unrelated texts is 0.060 (benign tokens 0.050, +0.5 SD); the interval of the difference, "
-        f"{0.01 - half:+.3f} to {0.01 + half:+.3f}, includes zero: too few texts and benign tokens to say. "
+        "unrelated texts is 0.060 (benign tokens 0.050, +0.5 SD); the run's verdict rests on other measures. "
         "Beyond the interval of 8 matched benign tokens: 1 of 2 measures: share of all attention"
     )
 
 
-CONSISTENT, TOO_FEW = "consistent with the run.", "too few texts and benign tokens to question the run."
-
-
 @pytest.mark.parametrize(
-    ("run", "shift", "quoted", "concluded"),
+    ("run", "shift", "quoted", "distance"),
     [
-        (STICKY, 0.1, "sticky (severe): 72% erased", f"+5.0 SD), {CONSISTENT} Beyond"),
-        (STICKY, -0.1, "sticky (severe): 72% erased", f"-5.0 SD): {TOO_FEW}"),
-        (MILD, 0.1, "sticky (mild): push 1.3×. Over", f"+5.0 SD), {CONSISTENT}"),
-        (BENIGN, -0.1, "benign: 2% erased, push 0.7×", CONSISTENT),
-        (BENIGN, 0.1, "benign: 2% erased, push 0.7×", TOO_FEW),
-        ({"verdict": "sticky"}, 0.0, "sticky. Beyond the interval of 8 matched benign", "0 of 1 measures."),
+        (STICKY, 0.1, "sticky (severe): 72% erased", "+5.0 SD"),
+        (STICKY, -0.1, "sticky (severe): 72% erased", "-5.0 SD"),
+        (MILD, 0.1, "sticky (mild): push 1.3×. Over", "+5.0 SD"),
+        (BENIGN, 0.1, "benign: 2% erased, push 0.7×", "+5.0 SD"),
+        ({"verdict": "sticky"}, 0.0, "sticky. Beyond the interval of 8 matched benign", None),
     ],
 )
-def test_the_texts_are_compared_with_what_the_run_says(run, shift, quoted, concluded):
+def test_no_lift_supports_or_questions_the_verdict_of_a_run(run, shift, quoted, distance):
+    """It predicts nothing in documents, on which the verdict rests."""
     rows = lift_rows(shift) if "push" in run else rows_with(shift)
     verdict_text = describe_verdict("river", 7, rows, find_differences(rows), 8, run)
     assert verdict_text.startswith(f"'river' (7): the run calls it {quoted}")
-    assert concluded in verdict_text
+    if distance is None:
+        assert "0 of 1 measures." in verdict_text
+    else:
+        assert f"{distance}); the run's verdict rests on other measures. Beyond" in verdict_text
 
 
 @pytest.mark.parametrize("benign", [7, 8])

@@ -24,6 +24,7 @@ from prompted_loading import load_prompted
 from stickytoken import load_encoder
 from stickytoken.cli.commands.language_models import _collect_notes, _print_tuning
 from stickytoken.data.tasks import find_task
+from stickytoken.encoders.scoring import truncate_texts
 from stickytoken.errors import InputError
 from stickytoken.evaluation import (
     Comparison,
@@ -87,6 +88,22 @@ def test_texts_beyond_the_context_are_cut_alike_and_counted(folder, write):
     assert comparison.cut == 6
     # After truncation, all pairs have the same second sentence.
     assert comparison.scores[0].scores["spearman"] is not None
+
+
+def test_a_text_that_occurs_twice_is_cut_and_counted_once(encoder, write):
+    long = "the river sings " * 60
+    rows = [
+        {"text": text, "label": number % 2, "split": "folds"}
+        for number, text in enumerate([*tiny.sentences(39), long])
+    ]
+    folds, _ = find_task(write("folds.jsonl", "\n".join(map(json.dumps, rows))))
+    assert folds.layout == "classification-by-folds"
+    rows = [
+        {"sentence1": long, "sentence2": second, "score": score}
+        for score, second in enumerate(["a bird", "a river", long])
+    ]
+    pairs, _ = find_task(write("pairs.jsonl", "\n".join(map(json.dumps, rows))))
+    assert [truncate_texts(encoder, task)[1] for task in (folds, pairs)] == [1, 1]
 
 
 @pytest.mark.slow

@@ -112,7 +112,7 @@ def test_nothing_denies_what_the_run_calls_sticky(told, content, documents):
     for text in texts:
         assert not DENIALS.search(text), DENIALS.search(text)
     verdict = explained(content, planted.PLANTED).token.verdict
-    assert "consistent with the run" in verdict or "too few texts and benign tokens to say" in verdict
+    assert "the run's verdict rests on other measures" in verdict
 
 
 def test_an_unflagged_token_is_called_sticky_nowhere(content, documents):

@@ -360,6 +360,24 @@ def test_a_verified_repair_is_used_and_not_written_again(run_copy, passed, first
     assert f"stickytoken {first} " in planted.command("show", run_copy).stderr
 
 
+@pytest.mark.parametrize(
+    ("changes", "options"),
+    [
+        ({}, []),
+        ({"route": "document"}, ["--route", "document"]),
+        ({"route": "query", "loading": {"route": "query"}}, ["--route", "query"]),
+        ({"loading": {"prompt": "a b: ", "truncate_dim": 8}}, ["--prompt", "a b: ", "--truncate-dim", "8"]),
+        ({"loading": {"prompt": "", "dtype": "float16"}}, ["--prompt", "", "--set", "dtype=float16"]),
+    ],
+)
+def test_a_repaired_model_encodes_documents_as_the_run_did(run_copy, changes, options):
+    document = json.loads((run_copy / "run.json").read_text("utf-8"))
+    planted.edit_record(run_copy, model=document["model"] | changes)
+    words = shlex.split(next_steps(open_run(run_copy), "2026-01-01")[0].command)
+    end = ["--input", "YOUR_DOCUMENTS", "--out", "YOUR_VECTORS"]
+    assert words == ["stickytoken", "embed", "YOUR_FOLDER", *options, *end]
+
+
 def test_a_folder_with_a_hostile_name_is_one_word(run, tmp_path):
     folder = shutil.copytree(run.path, tmp_path / "a $(b) 'c' <d>")
     for step in next_steps(open_run(folder))[:3]:

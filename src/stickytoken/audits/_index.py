@@ -23,6 +23,7 @@ from stickytoken.data.tasks import QUERIES, holds_judgements, read_retrieval
 from stickytoken.encoders.fitting import FittedText, fit_texts
 from stickytoken.encoders.protocol import WordEncoder, similarity_of
 from stickytoken.encoders.roles import Role, in_role
+from stickytoken.encoders.text_encoder import require_whole_texts_read
 from stickytoken.errors import InputError
 from stickytoken.insertion import Probe, Token
 from stickytoken.measurement.texts import encode_probes, tokenize_probes
@@ -518,6 +519,7 @@ def encode_index(index: Index, encoder: WordEncoder, settings: AuditSettings, ru
     document_vectors = index.stored
     if document_vectors is None:
         documents = [text.as_probe(settings.inserted_as) for text in index.truncated]
+        require_whole_texts_read(encoder, [text.text for text in index.truncated])
         document_vectors = runner.encode("index", documents)
     queries = [text.as_probe(settings.inserted_as) for text in index.truncated_queries]
     query_vectors = runner.encode("queries", queries, Role.QUERY)

@@ -20,7 +20,7 @@ from stickytoken.methods.profile.documents import PREDICTABLE, DocumentPanel, pr
 from stickytoken.methods.profile.estimates import EFFECTS_FILE, read_effects
 from stickytoken.methods.statistics import Effects
 from stickytoken.settings.audit import AuditSettings
-from stickytoken.vocabulary import Vocabulary, categorize, choose_joinings, special_tokens
+from stickytoken.vocabulary import Vocabulary, categorize, choose_joinings, ordinary_ids, special_tokens
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Candidates:
         tokens: the entries that can occur in text, keyed by id, written as the settings say. Entries as which
             the tokenizer does not read written copies are left out.
         special_ids: ids of the special tokens among them.
+        ordinary_ids: ids of those among them that random tokens are drawn from.
         named_ids: ids of the tokens that the caller named; None if there are none.
         effects: what the run measured of each token, to predict its push; None if that is not possible.
         notes: remarks on the choice, such as why no push can be predicted.
@@ -40,6 +41,7 @@ class Candidates:
     vocabulary: Vocabulary
     tokens: Mapping[int, Token]
     special_ids: list[int]
+    ordinary_ids: list[int]
     named_ids: list[int] | None
     effects: Effects | None
     notes: list[str]
@@ -82,6 +84,7 @@ def read_candidates(
         vocabulary=vocabulary,
         tokens={token.id: token for token in available},
         special_ids=[token.id for token in special_tokens(vocabulary, encoder.tokenizer)],
+        ordinary_ids=ordinary_ids(vocabulary, encoder.tokenizer),
         named_ids=named_ids,
         effects=effects,
         notes=notes,
@@ -145,7 +148,7 @@ def choose_tokens(
     if predicted:
         strongest = by_prediction(sorted(predicted))
     tokens = candidates.tokens
-    ids = list(tokens)
+    ids = candidates.ordinary_ids
     order = np.random.default_rng([settings.seed, len(ids), 2]).permutation(len(ids)).tolist()
     shuffled_ids = [ids[position] for position in order]
     # In descending precedence, for a token that fits several groups.

@@ -557,7 +557,8 @@ def next_steps(run: Run, repair_verified_on: str | None = None) -> tuple[NextSte
         use_repaired = NextStep(
             "encode your documents again with the repaired model (YOUR_FOLDER), verified on "
             f"{repair_verified_on}",
-            "stickytoken embed YOUR_FOLDER --input YOUR_DOCUMENTS --out YOUR_VECTORS",
+            f"stickytoken embed YOUR_FOLDER{_options_for_documents(run)} --input YOUR_DOCUMENTS "
+            "--out YOUR_VECTORS",
         )
         return use_repaired, find_instead, clean, check
     if not run.is_profile:
@@ -580,6 +581,29 @@ def next_steps(run: Run, repair_verified_on: str | None = None) -> tuple[NextSte
         repair_then = repair._replace(purpose=f"if they do, {repair.purpose}")
         return find_first, repair_then, clean._replace(purpose="or take the copies out"), check
     return repair, find_instead, clean, check
+
+
+def _options_for_documents(run: Run) -> str:
+    """Return the options with which `embed` encodes documents as the run did, each after a space."""
+    spec = complete_spec(run.record, EncoderSpec(model="YOUR_FOLDER"))
+    prompt = spec.prompting.prompt
+    if not prompt and run.record.model.loading is None:  # the user named none
+        prompt = None
+    route = spec.route
+    # `embed` encodes texts without a role, unless a route is named.
+    has_roles = "queries" in run.record.identity_parts or run.record.model.route == Role.DOCUMENT
+    if route is None and run.record.model.route is not None and has_roles:
+        route = Role.DOCUMENT.value
+    options = ""
+    if prompt is not None:
+        options += f" --prompt {quote(prompt)}"
+    if route is not None:
+        options += f" --route {quote(route)}"
+    if spec.truncate_dim is not None:
+        options += f" --truncate-dim {spec.truncate_dim}"
+    if spec.dtype not in (None, "float32"):  # the default
+        options += f" --set dtype={spec.dtype}"
+    return options
 
 
 def _extent(harm: Harm | None) -> float:

@@ -23,20 +23,20 @@ def truncate_texts(encoder: WordEncoder, task: Task) -> tuple[dict[str, list[str
     """Truncate the texts of a task where the model truncates them.
 
     Returns:
-        The texts, keyed as in the task, and how many of them were truncated.
+        The texts, keyed as in the task, and how many different texts were truncated.
 
     Raises:
         InputError: a prompt leaves no room for a text.
     """
     encoders = encoders_of(encoder, task)
     texts = {}
-    truncated_count = 0
+    truncated: set[str] = set()  # a text may occur several times, such as in training and in test
     for name, role_texts in task.texts.items():
         # No copies are inserted, so no room is left for them.
         fitted_texts = fit_texts(encoders[name], role_texts, room=0, insertion=Insertion.TEXT, name=task.name)
         texts[name] = [fitted.text for fitted in fitted_texts]
-        truncated_count += sum(fitted.cut for fitted in fitted_texts)
-    return texts, truncated_count
+        truncated.update(text for text, fitted in zip(role_texts, fitted_texts, strict=True) if fitted.cut)
+    return texts, len(truncated)
 
 
 def score_task(

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.encoders import protocol
+from stickytoken.encoders.inputs.lengths import NO_LIMIT
 from stickytoken.encoders.inputs.tokenizer import adapt
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity, IdReader, WordEncoder, quote_text
 from stickytoken.encoders.roles import Role, in_role
@@ -47,9 +48,11 @@ class TextModel(Protocol):
     - ``name``: name of the model in messages and run folders; the default is the name of the class.
     - ``tokenizer``: a tokenizer of transformers or the tokenizers library, or a `RoundTripTokenizer`. Without
       a tokenizer, the vocabulary is unknown, so there are no tokens to examine.
-    - ``max_length``: maximum input length in tokens, including special tokens; a longer text is an error.
+    - ``max_length``: maximum input length in tokens, including special tokens; a longer text is an error. The
+      default is the ``model_max_length`` of the tokenizer, if it has one.
     - ``device``: device on which the model computes.
     - ``encode_query`` and ``encode_document``: encode queries and documents, if they differ from other texts.
+      One without the other is enough.
     - ``fingerprint``: a string that changes whenever the vectors change, such as a version or a hash of the
       weights. A run records the fingerprint of its model, and can be resumed only with the same fingerprint.
       If the model has no fingerprint, a hash of the vectors of six fixed texts, rounded to four decimals, is
@@ -155,7 +158,8 @@ class TextEncoderBase(ABC):
                 length = len(ids) + self._special_token_count
                 raise EncodingError(
                     f"{self.name}: the text {quote_text(text)} has {length} tokens, "
-                    f"but the model reads {self.max_length}: use shorter sentences or fewer copies"
+                    f"but the model reads {self.max_length} (max_length): use shorter sentences or fewer "
+                    "copies"
                 )
 
     def _require_usable(
@@ -173,6 +177,9 @@ class TextEncoderBase(ABC):
         except TypeError:  # the tokenizers library requires an argument, whether the input is a pair
             return int(count_special_tokens(False))
 
+
+# If no component of two unit vectors differs by more, they differ only by rounding errors.
+_ROUNDING = 1e-6
 
 # Methods of a user's object, keyed by role.
 _ENCODE_METHODS = {None: "encode", Role.QUERY: "encode_query", Role.DOCUMENT: "encode_document"}
@@ -209,10 +216,10 @@ class TextEncoder(TextEncoderBase):
             require_components(truncate_dim, self._vectors(SENTINELS[:1]).shape[1], self.name)
 
     def in_role(self, role: Role | None) -> Encoder:
-        """Return the encoder of texts in a role, if the object has `encode_query` and `encode_document`."""
-        methods = [getattr(self.model, method_name, None) for method_name in _ENCODE_METHODS.values()]
-        has_roles = all(map(callable, methods))
-        if role is self.role or not has_roles:
+        """Return the encoder of texts in a role, if the object encodes them by a method of their own."""
+        if not callable(getattr(self.model, _ENCODE_METHODS[role], None)):
+            role = None
+        if role is self.role:
             return self
         other = copy.copy(self)
         other.role = role
@@ -221,7 +228,9 @@ class TextEncoder(TextEncoderBase):
     @property
     def max_length(self) -> int | None:
         length = getattr(self.model, "max_length", None)
-        return None if length is None else int(length)
+        if length is None:
+            length = getattr(self._model_tokenizer, "model_max_length", None)
+        return None if length is None or length >= NO_LIMIT else int(length)
 
     @cached_property
     def dimension(self) -> int:
@@ -307,6 +316,35 @@ def require_components(truncate_dim: int, components: int, name: str) -> None:
             f"truncate_dim is {truncate_dim}, but the vectors of {name} have {components} components: pass 1 "
             f"to {components}"
         )
+
+
+# Number of words that are appended to the longest text to see whether the model reads them.
+_APPENDED_WORDS = 8
+
+
+def require_whole_texts_read(encoder: Encoder, texts: Sequence[str]) -> None:
+    """Check that a user's object reads the longest of some texts to its end, where copies may stand.
+
+    A server isn't asked, because it may charge for each text.
+
+    Raises:
+        ModelError: appended words do not change the vector of the longest text.
+    """
+    distinct_texts = sorted(set(texts), key=len)
+    if not isinstance(encoder, TextEncoder) or len(distinct_texts) < 2:
+        return
+    *_, other, longest = distinct_texts
+    # Words of another text, because those of a fixed one may be unknown to the model.
+    longer = " ".join([longest, *other.split()[:_APPENDED_WORDS]])
+    if not encoder.fits(encoder.content_ids([longer])[0]):
+        return
+    vectors = exact_unit_vectors(encoder.encode([longest, longer]))
+    if np.abs(vectors[0] - vectors[1]).max() > _ROUNDING:
+        return
+    raise ModelError(
+        f"{encoder.name} reads only the beginning of a long text, so it would not see copies behind one: say "
+        "how many tokens it reads, as max_length of load_encoder or of the object"
+    )
 
 
 def vocabulary_hash(tokenizer: RoundTripTokenizer | None) -> str:

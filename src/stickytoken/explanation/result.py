@@ -14,7 +14,6 @@ from stickytoken.explanation import files
 from stickytoken.explanation.files import Finding, StoredExplanation
 from stickytoken.explanation.statistics import AREAS
 from stickytoken.measurement.store import ResultFolder
-from stickytoken.methods import Verdict
 from stickytoken.methods.measures import PUSH
 from stickytoken.settings.explain import ExplainSettings
 from stickytoken.validation import file_path
@@ -101,7 +100,7 @@ def describe_verdict(
         strongest.pop("similarity", None)
         listed = f": {'; '.join(strongest.values())}" if strongest else ""
         return (
-            f"{subject}: {_compare_with_run(run_row, lift)} Beyond the interval of {benign_tokens}: "
+            f"{subject}: {_quote_run(run_row, lift)} Beyond the interval of {benign_tokens}: "
             f"{len(differences)} of {measure_count} measures{listed}."
         )
     if not differences and benign < ENOUGH_BENIGN:
@@ -155,12 +154,9 @@ def _describe_lift(rows: Sequence[dict[str, Any]]) -> str:
     return ""
 
 
-def _compare_with_run(run_row: Mapping[str, Any], lift: Mapping[str, Any] | None) -> str:
-    """Return sentences that quote a run's verdict on a token, and compare it with the lift measured here.
-
-    The lift is the rise in similarity to unrelated texts. The sentences say either that the lift is
-    consistent with the verdict, or that it is based on too few texts to contradict the verdict.
-    """
+def _quote_run(run_row: Mapping[str, Any], lift: Mapping[str, Any] | None) -> str:
+    # Returns sentences that quote a run's verdict on a token, and the lift measured here. They aren't
+    # compared, because the verdict rests on documents, about which lifts between sentences say nothing.
     run_verdict = run_row.get("verdict")
     severity = f" ({run_row['severity']})" if run_row.get("severity") else ""
     numbers = _quote_numbers(run_row)
@@ -169,21 +165,10 @@ def _compare_with_run(run_row: Mapping[str, Any], lift: Mapping[str, Any] | None
     if lift is None:
         return quoted
     distance = "" if lift["deviations"] is None else f", {lift['deviations']:+.1f} SD"
-    quoted += (
-        f" Over {counted(lift['carriers'], 'text')}, the {_LIFT_IN_WORDS} is {lift['value']:.3f} (benign "
-        f"tokens {lift['benign_mean']:.3f}{distance})"
+    return (
+        f"{quoted} Over {counted(lift['carriers'], 'text')}, the {_LIFT_IN_WORDS} is {lift['value']:.3f} "
+        f"(benign tokens {lift['benign_mean']:.3f}{distance}); the run's verdict rests on other measures."
     )
-    is_outside = bool(lift["outside"])  # of the interval of the benign tokens
-    # A sticky token should have a larger lift than benign tokens, and a benign token should not.
-    lifts_more_than_benign = is_outside and lift["value"] > lift["benign_mean"]
-    is_flagged_by_run = run_verdict != Verdict.BENIGN
-    if lifts_more_than_benign == is_flagged_by_run:
-        return f"{quoted}, consistent with the run."
-    # The run measured more texts and tokens than the explanation, so the run's verdict stands even if the
-    # lift measured here disagrees with the verdict.
-    if is_outside:
-        return f"{quoted}: too few texts and benign tokens to question the run."
-    return f"{quoted}; {_describe_interval(lift)}: too few texts and benign tokens to say."
 
 
 def _quote_numbers(run_row: Mapping[str, Any]) -> list[str]:

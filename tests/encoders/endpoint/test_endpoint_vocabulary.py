@@ -75,6 +75,16 @@ def test_candidates_come_before_ordinary_words():
     assert CandidateVocabulary(["a"]).fingerprint != vocabulary.fingerprint
 
 
+def test_the_fingerprint_tells_candidates_from_ordinary_words():
+    """Random tokens are drawn from ordinary words only."""
+    one = CandidateVocabulary(["SolidGold"])
+    first_word = one.entries[1]
+    two = CandidateVocabulary(["SolidGold", first_word])
+    two.entries = one.entries
+    two._ids = one._ids
+    assert one.fingerprint != two.fingerprint
+
+
 def test_tokens_of_other_texts_are_estimated():
     vocabulary = CandidateVocabulary(["SolidGold", "river"])
     unknown_id = 2002

@@ -36,6 +36,7 @@ from stickytoken.methods.profile.texts import TextGroup, choose_carriers, group_
 from stickytoken.methods.runner import Runner
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.validation import real_number, whole_number
+from word_bag import WordBag
 
 
 def planned(encoder, corpus, settings=profiled.SMALL):
@@ -59,6 +60,14 @@ def test_pilots_are_random_available_tokens(encoder, plan):
     assert len(plan.pilots) == len(set(plan.pilots)) == PILOT_TOKENS
     assert plan.pilots == sorted(plan.pilots)
     assert plan.pilots != available[:PILOT_TOKENS]
+
+
+def test_pilots_are_none_of_the_candidates_that_a_user_lists():
+    listed = [f"listed{number}" for number in range(500)]
+    encoder = load_encoder(WordBag().encode, candidates=listed)
+    plan = planned(encoder, profiled.corpus(), replace(profiled.SMALL, insertion="words"))
+    assert len(plan.pilots) == PILOT_TOKENS
+    assert not set(plan.pilots) & set(encoder.tokenizer.candidate_ids)
 
 
 def test_the_seed_draws_carriers_and_pilots(encoder, plan):

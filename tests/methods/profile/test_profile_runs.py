@@ -18,9 +18,15 @@ from stickytoken.detection import probe
 from stickytoken.errors import InputError, RunError
 from stickytoken.gate import check
 from stickytoken.insertion import Insertion
+from stickytoken.intervals import Intervals
 from stickytoken.measurement.store import ResultFolder
 from stickytoken.methods.profile import TOKEN_COLUMNS
-from stickytoken.methods.profile.estimates import read_effects, write_effects
+from stickytoken.methods.profile.estimates import (
+    as_erased_shares,
+    compare_with_ordinary,
+    read_effects,
+    write_effects,
+)
 from stickytoken.methods.statistics import Effects
 
 pytestmark = pytest.mark.slow  # whole runs
@@ -72,6 +78,20 @@ def test_the_contraction_is_the_erased_share_in_another_unit(run):
     row = run.sticky.row(0, named=True)
     ordinary = run.result.ordinary_contraction
     assert row["contraction"] == pytest.approx(ordinary + row["erased"] * (1 - ordinary))
+
+
+def test_no_more_than_everything_is_erased():
+    """Copies that reverse what a text means have a contraction above 1."""
+    beyond = Intervals(value=np.array([0.3, 0.05]), low=np.array([0.15, 0.0]), high=np.array([0.5, 0.1]))
+    shares = as_erased_shares(beyond, ordinary=0.8)
+    np.testing.assert_allclose(shares, [[1.0, 0.25], [0.75, 0.0], [1.0, 0.5]])
+
+
+@pytest.mark.parametrize("ordinary", [0.99, 1.02])
+def test_where_ordinary_copies_leave_less_than_the_error_nothing_can_be_told(ordinary):
+    noise = np.random.default_rng(0).normal(scale=0.1, size=(40, 24))
+    with pytest.raises(InputError, match=naming("fewer copies", "longer sentences")):
+        compare_with_ordinary(ordinary + noise, np.ones(40, dtype=np.bool_), confidence=0.95)
 
 
 def test_without_a_planted_token_nothing_is_sticky(tmp_path):

@@ -43,6 +43,7 @@ def embed(
         out: New parquet file to write.
     """
     from stickytoken.encoders.protocol import capabilities_of, quote_text
+    from stickytoken.encoders.roles import Role, in_role
     from stickytoken.evaluation import embed_file, read_text_file, require_new_file
     from stickytoken.measurement.engine import Progress
 
@@ -62,6 +63,10 @@ def embed(
         prompt = capabilities_of(encoder).prompt
         if prompt:
             console.inform(f"prompt: {quote_text(prompt)}")
+        if loading.route is None and in_role(encoder, Role.DOCUMENT) is not encoder:
+            console.inform(
+                "texts are encoded as neither queries nor documents: for documents, pass --route document"
+            )
 
         def show(done: int, total: int) -> None:
             progress(Progress("texts", done, total, computed=done))

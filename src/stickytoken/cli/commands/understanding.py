@@ -205,7 +205,7 @@ def why(
     opened = None if run is None else stickytoken.open_run(run)
     record = None if opened is None else opened.record
     # With a run, the model is loaded with the settings of the run, but from where the user says it is.
-    encoder = opt.load_later(model, loading, record, moved_to=model)
+    encoder = opt.load_later(model, loading, record, moved_to=model, for_documents=run is not None)
     with console.late_progress(seconds=3) as progress:
         attribution = stickytoken.why(encoder, first, second, run=opened, words=words, progress=progress)
     if write_page is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stickytoken.encoders.compute import computing, switch_on
+from stickytoken.encoders.inputs.tokenizer import restoring_settings
 from stickytoken.errors import InputError, ModelError
 
 if TYPE_CHECKING:
@@ -100,7 +101,8 @@ def _compute_states_of_sample(model: SentenceTransformer) -> tuple[torch.Tensor,
     config = transformer.model.config
     if not hasattr(config, "output_hidden_states"):
         return ()
-    features = model.preprocess([_SAMPLE])
+    with restoring_settings(model.tokenizer):  # preprocessing changes the user's padding and truncation
+        features = model.preprocess([_SAMPLE])
     inputs = {
         key: value.to(model.device) if isinstance(value, torch.Tensor) else value
         for key, value in features.items()

@@ -124,7 +124,9 @@ class CandidateVocabulary:
 
     @cached_property
     def fingerprint(self) -> str:
-        return hashlib.sha256("\0".join(self._ids).encode("utf-8", "surrogatepass")).hexdigest()
+        # The number of candidates, too, because random tokens are drawn from the other entries.
+        parts = [str(len(self.candidate_ids)), *self._ids]
+        return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
     def decode_many(self, ids: Sequence[Sequence[int]]) -> list[str]:
         texts: list[str] = []

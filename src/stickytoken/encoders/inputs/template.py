@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer, restoring_settings
 from stickytoken.encoders.protocol import quote_text
 from stickytoken.errors import ModelError
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
-
-    from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
 
 # Two sample texts. The model preprocesses them, and the results show its template. Models that read only a
 # few tokens get the short samples.
@@ -109,7 +108,7 @@ def read_template(
     samples = _SAMPLES if longest_sample + _ROOM <= longest else _SHORT_SAMPLES
     if len(tokenizer.encode_many([prompt])[0]) >= longest:
         raise ModelError(f"{name}: the prompt is too long: the model reads {max_length} tokens in total")
-    with tokenizer.restoring_settings():  # preprocessing changes the user's padding and truncation
+    with restoring_settings(model.tokenizer):  # preprocessing changes the user's padding and truncation
         template = _read_template_around(samples[0], model, tokenizer, prompt, name)
         room = longest - template.overhead
         for sample in (samples[1], *_choose_hostile_samples(tokenizer, prompt, room)):

@@ -115,7 +115,7 @@ class HuggingFaceTokenizer:
         encodable_texts = [text for text in decoded_by_tokenizer if not _SURROGATE.search(text)]
         texts = [*_COMPARED_TEXTS, *encodable_texts]
         try:
-            with self.restoring_settings():
+            with restoring_settings(self._tokenizer):
                 encoded_by_tokenizer = [self._call_tokenizer(text) for text in texts]
         except _INPUT_ERRORS:
             # The tokenizer needs more than a text, such as the positions of words on a page, so the backend
@@ -179,29 +179,11 @@ class HuggingFaceTokenizer:
     def _call_tokenizer(self, text: str) -> list[int | None]:
         return list(self._tokenizer.encode(text, add_special_tokens=False, truncation=False))
 
-    @contextmanager
-    def restoring_settings(self) -> Iterator[None]:
-        """Restore the user's padding and truncation at the end of a ``with`` block.
-
-        Calling the tokenizer changes the padding and truncation settings of its backend.
-        """
-        backend = _find_backend(self._tokenizer)
-        if backend is None:
-            yield
-            return
-        padding = backend.padding
-        truncation = backend.truncation
-        try:
-            yield
-        finally:
-            if padding is None:
-                backend.no_padding()
-            else:
-                backend.enable_padding(**padding)
-            if truncation is None:
-                backend.no_truncation()
-            else:
-                backend.enable_truncation(**truncation)
+    @property
+    def model_max_length(self) -> int | None:
+        """The maximum input length that the tokenizer declares; None or a huge number if there is none."""
+        length: int | None = getattr(self._tokenizer, "model_max_length", None)
+        return length
 
     @cached_property
     def entries(self) -> Mapping[int, str]:
@@ -355,6 +337,31 @@ class HuggingFaceTokenizer:
                         f"the text {text[:80]!r} contains half a surrogate pair: pass valid Unicode text"
                     ) from error
             raise
+
+
+@contextmanager
+def restoring_settings(tokenizer: Any) -> Iterator[None]:
+    """Restore the user's padding and truncation at the end of a ``with`` block.
+
+    Calling a tokenizer changes the padding and truncation settings of its backend.
+    """
+    backend = _find_backend(tokenizer)
+    if backend is None:
+        yield
+        return
+    padding = backend.padding
+    truncation = backend.truncation
+    try:
+        yield
+    finally:
+        if padding is None:
+            backend.no_padding()
+        else:
+            backend.enable_padding(**padding)
+        if truncation is None:
+            backend.no_truncation()
+        else:
+            backend.enable_truncation(**truncation)
 
 
 def adapt(tokenizer: Any) -> RoundTripTokenizer:

@@ -212,7 +212,6 @@ def token_table(measured: MeasuredJob, numbers: TokenNumbers, judged: Judged) ->
     """Return the table tokens.parquet, with one row per token of the job and null for missing values."""
     job = measured.job
     measures = numbers.measures
-    left_by_ordinary = 1 - numbers.ordinary_contraction
     columns: dict[str, Any] = {
         "token_id": measures.ids,
         "erased": measures.erased.value,
@@ -230,7 +229,7 @@ def token_table(measured: MeasuredJob, numbers: TokenNumbers, judged: Judged) ->
         "severity": judged.severities,
         "reason": judged.reasons,
         # The erased share is relative to the ordinary token; the contraction is the share of a text.
-        "contraction": measures.erased.value * left_by_ordinary + numbers.ordinary_contraction,
+        "contraction": numbers.contraction,
         "texts": numbers.carrier_counts,
     }
     types = {name: dtype for name, dtype in TOKEN_COLUMNS.items() if name in columns}

@@ -24,6 +24,7 @@ from stickytoken.data.readability import LARGEST_UNKNOWN, drop_indistinguishable
 from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.protocol import Encoder, require_words, similarity_of
 from stickytoken.encoders.roles import Role, in_role
+from stickytoken.encoders.text_encoder import require_whole_texts_read
 from stickytoken.insertion import Insertion, Placement, Probe, Token
 from stickytoken.intervals import Interval, Intervals
 from stickytoken.measurement.stages import RowValue
@@ -248,6 +249,9 @@ def encode_documents(
         record: what the plan says about documents.
         runner: encodes texts.
         insertion: whether copies are inserted as ids, into tokenized documents, or as text.
+
+    Raises:
+        ModelError: the model is a user's object that cuts long texts, which nothing says.
     """
     collection = choose_collection(encoder, corpus)
     if record is None or collection is None:
@@ -262,6 +266,7 @@ def encode_documents(
     room = room_for(word_encoder, Insertion.TEXT, COPIES)
     indexed_texts = [collection.documents[number] for number in indexed]
     truncated = fit_texts(word_encoder, indexed_texts, room, Insertion.TEXT, collection.source)
+    require_whole_texts_read(word_encoder, [document.text for document in truncated])
     query_encoder = in_role(word_encoder, Role.QUERY)
     no_room = 0  # queries receive no copies
     queries = fit_texts(query_encoder, collection.queries, no_room, Insertion.TEXT, collection.source)

@@ -145,11 +145,13 @@ class TokenNumbers(NamedTuple):
 
     Attributes:
         measures: the measures that the rule uses.
+        contraction: share of a text that copies of the token erase, shape (T,).
         ordinary_contraction: share of a text that copies of the ordinary token erase.
         carrier_counts: number of carriers from which the erased share was computed, shape (T,).
     """
 
     measures: RuleInputs
+    contraction: Floats
     ordinary_contraction: float
     carrier_counts: NDArray[np.int64]
 
@@ -207,7 +209,8 @@ def estimate(measured: MeasuredJob) -> TokenNumbers:
         vector_deviation=deviations_of(screened.ids, measured.vector_deviations),
         confirmed=is_confirmed,
     )
-    return TokenNumbers(measures, ordinary_contraction, carrier_counts)
+    contraction = beyond_ordinary_token.value + ordinary_contraction
+    return TokenNumbers(measures, contraction, ordinary_contraction, carrier_counts)
 
 
 def compare_with_ordinary(
@@ -222,21 +225,26 @@ def compare_with_ordinary(
         confidence: coverage of the two-sided intervals.
 
     Raises:
-        InputError: there are too few random tokens, or all of them do the same.
+        InputError: there are too few random tokens, all of them do the same, or their copies leave too little
+            of a text to compare.
     """
     _require_different_effects(contractions[is_random])
-    return beyond_ordinary(contractions, is_random, confidence)
+    relative = beyond_ordinary(contractions, is_random, confidence)
+    _require_enough_left(relative, is_random)
+    return relative
 
 
 def as_erased_shares(beyond: Intervals, ordinary: float) -> Intervals:
-    """Return the erased shares (k - k0) / (1 - k0) of tokens.
+    """Return the erased shares (k - k0) / (1 - k0) of tokens, at most 1.
+
+    Copies may even reverse what a text means, which makes k larger than 1. No more than everything is erased.
 
     Args:
         beyond: the contractions beyond the ordinary token's, k - k0.
-        ordinary: contraction k0 of the ordinary token.
+        ordinary: contraction k0 of the ordinary token, below 1.
     """
-    left_by_ordinary = max(1 - ordinary, np.finfo(float).tiny)  # ordinary copies may erase everything
-    return beyond.divided_by(left_by_ordinary)
+    shares = beyond.divided_by(1 - ordinary)
+    return Intervals(*(np.minimum(ends, 1.0) for ends in shares))
 
 
 def push_of(ids: Ids, in_documents: InDocuments | None) -> Intervals:
@@ -262,6 +270,19 @@ def _require_different_effects(random_contractions: Floats) -> None:
         raise InputError(
             "all tokens change the vectors of texts by the same amount: the model does not tell texts apart; "
             "check that it is loaded correctly"
+        )
+
+
+def _require_enough_left(relative: RelativeEffects, is_random: NDArray[np.bool_]) -> None:
+    # The interval of a random token must be smaller than what ordinary copies leave. Otherwise, no share
+    # between 0 and 1 can be told from 0, and those above it are noise.
+    left = 1 - relative.ordinary
+    half_width = float(np.median((relative.estimates.high - relative.estimates.value)[is_random]))
+    if left <= half_width:
+        raise InputError(
+            f"copies of an ordinary token leave {left:.3f} of a text, and the error of a measurement is "
+            f"{half_width:.3f}, so what other tokens erase cannot be told: insert fewer copies or use longer "
+            "sentences; if that does not help, check that the model is loaded correctly"
         )
 
 

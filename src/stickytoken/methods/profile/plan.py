@@ -16,7 +16,7 @@ from stickytoken.methods.base import Job
 from stickytoken.methods.profile import documents, texts
 from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.settings.profile import Measuring, ProfileSettings
-from stickytoken.vocabulary import Vocabulary, special_tokens
+from stickytoken.vocabulary import Vocabulary, ordinary_ids, special_tokens
 
 # Number of random tokens that are inserted into all carriers. In a run over few tokens, there is one pilot
 # for every `_TOKENS_PER_PILOT` tokens, but at least `LEAST_PILOTS`. Pilots are used to choose the few
@@ -173,7 +173,7 @@ def choose_texts(
     length = None if corpus.bundled else texts.length_of_bundled_carriers(encoder, settings, carriers)
     return ProfilePlanRecord(
         carriers=texts.choose_carriers(encoder, settings, groups, carriers, corpus.source, length),
-        pilots=_draw_pilots(vocabulary, pilots, settings.seed),
+        pilots=_draw_pilots(ordinary_ids(vocabulary, encoder.tokenizer), pilots, settings.seed),
         call_noise=capabilities_of(encoder).noise,
         documents=documents.plan_documents(
             encoder, corpus, settings.seed, few_documents=few_documents, is_allowed=is_allowed
@@ -201,7 +201,6 @@ def _require_screening_precision(encoder: Encoder, settings: ProfileSettings) ->
         reader_of_ids.at(settings.screen_precision)  # only for the error that it may raise
 
 
-def _draw_pilots(vocabulary: Vocabulary, count: int, seed: int) -> list[int]:
-    spelled = [token.id for token in vocabulary.available if token.id not in vocabulary.unspelled]
-    order = np.random.default_rng([seed, _PILOTS_KEY]).permutation(spelled)
+def _draw_pilots(ids: Sequence[int], count: int, seed: int) -> list[int]:
+    order = np.random.default_rng([seed, _PILOTS_KEY]).permutation(ids)
     return sorted(order[:count].tolist())
