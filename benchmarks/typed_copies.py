@@ -337,7 +337,7 @@ def limits_of_sample(similarities: NDArray[np.float64], sample_count: int) -> ND
     """
     largest = np.partition(similarities, (-TOP - 1, -TOP), axis=0)
     eleventh, tenth = largest[-TOP - 1], largest[-TOP]
-    return np.where(similarities[:sample_count] >= tenth, eleventh, tenth)
+    return np.asarray(np.where(similarities[:sample_count] >= tenth, eleventh, tenth))
 
 
 def draw() -> None:

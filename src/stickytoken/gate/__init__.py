@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -319,13 +320,14 @@ def _find_unmeasured(run: Run) -> list[str]:
     """List what a run of profile did not measure, so that sticky tokens may count as benign."""
     if not run.is_profile:
         return []
+    result: Any = run.result  # a `ProfileResultRecord`
     reasons = []
-    if run.result.ordinary_push is None:
+    if result.ordinary_push is None:
         reasons.append(
             f"the run in {run.path} knows no token's push: detect with more sentences into another folder"
         )
-    if run.result.unconfirmed:
-        count = counted(run.result.unconfirmed, "token")
+    if result.unconfirmed:
+        count = counted(result.unconfirmed, "token")
         reasons.append(
             f"the run in {run.path} has {count} that may be sticky, but the budget did not allow measuring "
             "them closely: detect with a larger budget (--set budget=N) into another folder"
