@@ -8,7 +8,7 @@ import pytest
 import profiled
 import scanned
 from audited import SMALL, TOP, WORDS, plain_ranks
-from naming import naming
+from naming import naming, says
 from stickytoken import Cleaner, load_encoder, open_run
 from stickytoken.audits import audit, wording
 from stickytoken.audits._copies import pair_texts
@@ -70,6 +70,27 @@ def test_identical_documents_with_copies_do_not_push_each_other_out(
     assert hits > others[0]
 
 
+def test_a_document_of_nothing_but_copies_is_ranked_as_it_is(tampered_run, texts, queries, tmp_path):
+    documents = [*texts[:70], " ".join(["[MASK]"] * 8)]
+    asked = [*queries, "[MASK] or [MASK]", "[MASK] and [MASK]"]
+    measured = audit(tampered_run, documents, queries=asked, settings=SMALL, out=tmp_path / "audit")
+    (row,) = measured.documents.to_dicts()
+    encoder = load_encoder(open_run(tampered_run).model_name, device="cpu")
+    ranks = plain_ranks(encoder, documents, asked, 70, documents[70])
+    entered = {query: rank for query, rank in zip(asked, ranks, strict=True) if rank <= TOP}
+    assert len(entered) > 1
+    assert {change["query"]: change["rank"] for change in row["entered"]} == entered
+    assert {change["rank_without"] for change in row["entered"]} == {None}
+    assert (row["hits"], row["hits_without"], row["change"]) == (len(entered), 0, len(entered))
+    assert row["mean_rank"] == pytest.approx(np.mean(ranks))
+    assert (row["left"], row["mean_rank_without"], row["worse"]) == ([], None, None)
+    assert row["copies_read"] is True
+    assert (measured.result.ranked, wording.answer(measured).word) == (1, "Yes")
+    (sentence,) = [line for line in wording.document_conclusions(measured) if line.startswith("In top 10s")]
+    best_rank = min(entered.values())
+    assert says(sentence, f"1 gains {len(entered)}", f"rank {best_rank} for")
+
+
 @pytest.mark.parametrize("option", ["allow", "known"])
 def test_copies_that_were_accepted_are_no_copies(finished, tampered_run, texts, queries, tmp_path, option):
     path = tmp_path / "accepted.txt"
@@ -105,4 +126,5 @@ def test_a_document_without_readable_text_costs_no_other_its_ranks(tampered_run,
     assert encoder.content_ids([zero_width]) == [[]]
     texts = {3: "the river sings", 5: zero_width, 7: "[SEP] "}
     pairs = pair_texts(texts, Cleaner.from_run(tampered_run), encoder, Insertion.IDS, "documents")
-    assert [pair.number for pair in pairs] == [3]
+    assert [pair.number for pair in pairs] == [3, 7]
+    assert [pair.cleaned is None for pair in pairs] == [False, True]

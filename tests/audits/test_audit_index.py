@@ -20,6 +20,7 @@ from planted import command
 from stickytoken import load_encoder, open_run
 from stickytoken.audits import _index, audit, wording
 from stickytoken.audits._index import Queries
+from stickytoken.audits.vectors import StoredVectors
 from stickytoken.cleaning import Cleaner
 from stickytoken.data.documents import Document
 from stickytoken.encoders.fitting import fit_texts
@@ -244,6 +245,22 @@ def test_a_query_contains_a_token_as_a_whole_word_or_as_any_other_text(token, qu
     assert queries.mark_those_without(Token(1, token)).tolist() == [not is_contained]
 
 
+@pytest.mark.parametrize(
+    ("token", "query", "is_contained"),
+    [
+        ("able", "is it áble?", True),
+        ("áble", "is it ABLE?", True),
+        ("able", "is it cáble?", False),
+        ("\N{COMBINING ACUTE ACCENT}", "is it áble?", False),  # the normaliser drops it
+    ],
+)
+def test_a_query_and_a_token_are_compared_as_the_model_reads_them(
+    tampered_run, texts, token, query, is_contained
+):
+    queries = read_as_audited(tampered_run, texts, [query]).queries
+    assert queries.find_lacking(Token(1, token))[0] == (not is_contained)
+
+
 def test_missing_queries_are_noticed_before_the_model_is_loaded(texts, tmp_path):
     with pytest.raises(InputError, match=naming("typo.jsonl")):
         audit("no/such-model", texts, queries=tmp_path / "typo.jsonl", runs=tmp_path)
@@ -283,9 +300,10 @@ def test_a_query_that_is_a_document_is_left_out_of_its_own_results(tampered_run,
     assert audited.result.results_without == pytest.approx(is_wrong.sum() / len(stuffed))
 
 
-def read_as_audited(run, documents):
+def read_as_audited(run, documents, queries=None, vectors=None):
     encoder = load_encoder(open_run(run).model_name, device="cpu")
-    return _index.read_index(documents, None, None, None, encoder, SMALL, Cleaner.from_run(run))
+    cleaner = Cleaner.from_run(run)
+    return _index.read_index(documents, queries, None, None, encoder, SMALL, cleaner, vectors)
 
 
 def test_duplicates_answer_the_same_first_sentence_and_one_of_them_gets_copies(tampered_run, texts, tmp_path):
@@ -320,6 +338,112 @@ def test_duplicates_of_a_judged_answer_are_answers(tampered_run, judged_folder, 
     answers = read_as_audited(tampered_run, folder).queries.answers
     assert answers[0] == {0, 1, 2, 80, 81}  # d0 to d2, e0 and e2
     assert answers[1] == {3, 4, 5, 82}
+
+
+def write_judged(folder, texts, queries):
+    """Write a folder in the BEIR layout. Its documents are numbered from 1, and each answers one query."""
+    (folder / "qrels").mkdir(parents=True)
+    rows = [{"_id": str(number), "title": "", "text": text} for number, text in enumerate(texts, start=1)]
+    (folder / "corpus.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    asked = [{"_id": f"q{number}", "text": query} for number, query in enumerate(queries, start=1)]
+    (folder / "queries.jsonl").write_text("\n".join(map(json.dumps, asked)), "utf-8")
+    judgements = [f"q{number}\t{number}\t1" for number in range(1, len(queries) + 1)]
+    lines = ["query-id\tcorpus-id\tscore", *judgements]
+    (folder / "qrels" / "test.tsv").write_text("\n".join(lines) + "\n", "utf-8")
+    return folder / "queries.jsonl"
+
+
+def test_judgements_of_other_documents_with_the_same_ids_are_refused(tampered_run, texts, queries, tmp_path):
+    asked = write_judged(tmp_path / "judged", texts, queries)
+    with pytest.raises(InputError, match=naming(40, "'1'", tmp_path / "judged" / "corpus.jsonl")):
+        read_as_audited(tampered_run, texts, asked)  # the ids of a list are counted from 0
+    in_html = [{"id": number, "text": f"<p>{text.upper()}</p>"} for number, text in enumerate(texts, start=1)]
+    index = read_as_audited(tampered_run, in_html, asked)
+    assert index.queries.answers == [{position} for position in range(40)]
+
+
+def test_what_is_left_out_of_judgements_is_noted(judged, tampered_run, texts, judged_folder):
+    assert any(says(note, 20, 40, "queries") for note in judged.record.notes)
+    assert "20 of 40" in wording.setup(judged)
+    index = read_as_audited(tampered_run, texts, judged_folder / "queries.jsonl")
+    (note,) = index.notes
+    assert says(note, "judgements", "'d0'", "'0'")
+    assert index.queries.asked == 40
+
+
+def test_all_chunks_with_the_id_of_an_answer_are_answers(tampered_run, texts, queries, tmp_path):
+    whole = [f"{texts[number]} {texts[number + 1]}" for number in range(0, 80, 2)]
+    asked = write_judged(tmp_path / "judged", whole, queries)
+    chunks = [{"doc_id": number // 2 + 1, "text": text} for number, text in enumerate(texts)]
+    index = read_as_audited(tampered_run, chunks, asked)
+    assert index.queries.answers == [{2 * query, 2 * query + 1} for query in range(40)]
+
+
+def test_vectors_by_id_are_refused_if_several_documents_have_the_same_id(tampered_run, texts, stored):
+    by_id = StoredVectors("vectors.parquet", stored, {str(row): row for row in range(len(texts))})
+    rows = [{"id": row, "text": text} for row, text in enumerate(texts)]
+    with pytest.raises(InputError, match=naming("vectors.parquet", "'5'")):
+        read_as_audited(tampered_run, [*rows, {"id": 5, "text": "another river"}], vectors=by_id)
+    twice = [*rows, {"id": 5, "text": texts[5]}]  # one vector is that of both
+    assert len(read_as_audited(tampered_run, twice, vectors=by_id).document_numbers) == 81
+
+
+@pytest.mark.parametrize(
+    ("column", "other_column", "is_noted"),
+    [("query", "passage", True), ("question", "text", True), ("search", "source", False)],
+)
+def test_queries_are_read_from_their_usual_column(
+    tampered_run, texts, queries, tmp_path, column, other_column, is_noted
+):
+    path = tmp_path / "clicks.jsonl"
+    rows = [{other_column: text, column: query} for query, text in zip(queries, texts, strict=False)]
+    path.write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    index = read_as_audited(tampered_run, texts, path)
+    assert list(index.queries.texts[: index.queries.asked]) == queries
+    assert says(index.record.queries_from, path.name, column)
+    assert [says(note, other_column, "'query'") for note in index.notes] == [True] * is_noted
+
+
+def test_an_unknown_column_of_queries_is_to_be_renamed(tampered_run, texts, queries):
+    rows = [{"asked": query, "passage": text} for query, text in zip(queries, texts, strict=False)]
+    with pytest.raises(InputError, match=naming("'query'", "asked", "passage")):
+        read_as_audited(tampered_run, texts, rows)
+
+
+def test_queries_that_cannot_be_read_are_counted(tampered_run, texts, queries, tmp_path):
+    path = tmp_path / "latin.txt"
+    path.write_bytes("\n".join([*queries, "café", "naïve"]).encode("latin-1"))
+    (note,) = read_as_audited(tampered_run, texts, path).notes
+    assert says(note, 2, 42, "line 41")
+    path.write_bytes("café".encode("latin-1"))
+    with pytest.raises(InputError, match=naming(path, "line 1")):
+        read_as_audited(tampered_run, texts, path)
+
+
+def test_repeated_queries_are_searched_once(tampered_run, texts, queries, tmp_path):
+    """They are not independent, so an interval over all of them would be too narrow."""
+    in_capitals = [f"  {query.upper()}" for query in queries]  # which the model reads alike
+    index = read_as_audited(tampered_run, texts, [*queries, *queries[:5], *in_capitals])
+    assert list(index.queries.texts[: index.queries.asked]) == queries
+    (note,) = index.notes
+    assert says(note, 45, 85)
+    asked = write_judged(tmp_path / "judged", texts, [*queries[:20], *queries[:20]])
+    index = read_as_audited(tampered_run, asked.parent)
+    assert index.queries.texts == queries[:20]
+    assert index.queries.answers == [{query, query + 20} for query in range(20)]
+    (note,) = index.notes
+    assert says(note, 20, 40)
+
+
+def test_a_first_sentence_that_begins_several_documents_is_no_query(tampered_run, texts):
+    greeting = "Dear customer of our house."
+    greeted = [f"{greeting}  {text}" if number % 2 else text for number, text in enumerate(texts[:70])]
+    index = read_as_audited(tampered_run, greeted)
+    answering = frozenset().union(*index.queries.answers)
+    assert len(answering) > 30  # the sentences of others are too short
+    assert answering < set(range(0, 70, 2))
+    with pytest.raises(InputError, match=naming(4, "other document")):
+        read_as_audited(tampered_run, [f"{greeting} {text}" for text in texts])
 
 
 def test_too_few_different_documents_are_refused(tampered_run, texts, tmp_path):

@@ -255,5 +255,9 @@ def test_documents_that_were_not_ranked_are_counted(finished):
     lines = wording.document_conclusions(changed)
     assert any(says(line, "None of the 1 that") for line in lines)
     assert says(lines[-1], "3 documents were not ranked")
+    assert wording.answer(changed).word == "Perhaps now, and it can be"
+    benign = changed.tokens.with_columns(verdict=pl.lit("benign"), undecided=pl.lit(value=False))
+    changed.tokens = benign
+    assert wording.answer(changed) == ("Perhaps", lines[-1], "mild")
     changed.documents = pl.concat([changed.documents] * 200)
     assert says(wording.document_conclusions(changed)[-1], "600 documents were not ranked", "500")

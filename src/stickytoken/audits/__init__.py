@@ -135,6 +135,7 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
     index = _index.read_index(
         documents, queries, column, source_column, model, settings, cleaner, stored_vectors
     )
+    notes = [*notes, *index.notes]
     _stuffing.require_queries(index, settings)
     job = _job.AuditJob(run, model, settings, candidates, index, cleaner)
     record = _job.make_record(job, documents, column, allow, known, notes)

@@ -31,8 +31,8 @@ _SHOWN_WORDS = 3
 def rank_documents(job: AuditJob, runner: Runner, scan: Scan, search: ExactSearch) -> list[dict[str, Any]]:
     """Rank each document with copies among the other documents, once as it is and once without its copies.
 
-    At most `MOST_RANKED` documents are ranked. A document is not ranked if nothing that the model could read
-    is left after its copies have been removed.
+    At most `MOST_RANKED` documents are ranked. A document of nothing but copies is ranked as it is: without
+    copies, nothing is left that a query could find.
 
     Returns:
         The rows of documents.parquet, one for each document with findings. Those whose copies change their
@@ -47,7 +47,8 @@ def rank_documents(job: AuditJob, runner: Runner, scan: Scan, search: ExactSearc
     pairs = pair_texts(texts, job.cleaner, job.encoder, insertion, index.record.name)
     comparisons: dict[int, dict[str, Any]] = {}
     if pairs:
-        ranked_texts = [pair.as_it_is for pair in pairs] + [pair.cleaned for pair in pairs]
+        cleaned_texts = {pair.number: pair.cleaned for pair in pairs if pair.cleaned is not None}
+        ranked_texts = [*(pair.as_it_is for pair in pairs), *cleaned_texts.values()]
         probes = [text.as_probe(insertion) for text in ranked_texts]
         vectors = runner.encode(_CLEANED, probes)
         position_of = {number: position for position, number in enumerate(index.document_numbers)}
@@ -56,14 +57,15 @@ def rank_documents(job: AuditJob, runner: Runner, scan: Scan, search: ExactSearc
         }
         # Both texts are ranked in place of the document itself. If the index, which may be a sample, lacks
         # it, a duplicate stands for it, and -1 if there is none.
-        replaced = []
+        replaced_by = {}
         for pair in pairs:
             position_of_duplicate = position_of_text.get(pair.as_it_is.as_probe(insertion), -1)
-            replaced.append(position_of.get(pair.number, position_of_duplicate))
-        ranks = search.ranks(vectors, [*replaced, *replaced])  # shape (queries, texts)
-        ranks_as_they_are, ranks_without = np.split(ranks, 2, axis=1)
-        for pair, as_it_is, without in zip(pairs, ranks_as_they_are.T, ranks_without.T, strict=True):
-            comparison = _compare_ranks(index.queries, as_it_is, without)
+            replaced_by[pair.number] = position_of.get(pair.number, position_of_duplicate)
+        replaced = [*replaced_by.values(), *(replaced_by[number] for number in cleaned_texts)]
+        ranks = search.ranks(vectors, replaced).T  # shape (texts, queries)
+        ranks_without = dict(zip(cleaned_texts, ranks[len(pairs) :], strict=True))
+        for pair, as_it_is in zip(pairs, ranks, strict=False):  # the ranks of cleaned texts come last
+            comparison = _compare_ranks(index.queries, as_it_is, ranks_without.get(pair.number))
             comparisons[pair.number] = comparison | {"copies_read": pair.copies_are_read}
     rows = []
     for finding in findings.iter_rows(named=True):
@@ -83,18 +85,18 @@ class _Pair:
 
     number: int  # as in `Index.documents`
     as_it_is: FittedText
-    cleaned: FittedText
+    cleaned: FittedText | None  # None if nothing that the model reads is left
 
     @property
     def copies_are_read(self) -> bool:
         """Whether the model reads any of the copies; False if all copies lie beyond the input limit."""
-        return self.as_it_is.content != self.cleaned.content
+        return self.cleaned is None or self.as_it_is.content != self.cleaned.content
 
 
 def pair_texts(
     texts: Mapping[int, str], cleaner: Cleaner, encoder: WordEncoder, insertion: Insertion, source: str
 ) -> list[_Pair]:
-    """Return documents with and without their copies, if both forms have at least one token.
+    """Return documents with and without their copies, if they have at least one token.
 
     Args:
         texts: the documents, keyed by number.
@@ -103,29 +105,45 @@ def pair_texts(
         insertion: how copies are inserted, which decides how a text is truncated.
         source: name of the collection, for error messages.
     """
-    cleaned_texts = {number: cleaner.without_findings(text) for number, text in texts.items()}
-    numbers = [number for number, cleaned in cleaned_texts.items() if cleaned.strip()]
-    if not numbers:
+    if not texts:
         return []
+    cleaned_texts = [cleaner.without_findings(text) for text in texts.values()]
     # No room is needed for copies: none are inserted.
-    as_they_are = fit_texts(encoder, [texts[number] for number in numbers], 0, insertion, source)
-    without_copies = fit_texts(encoder, [cleaned_texts[number] for number in numbers], 0, insertion, source)
-    pairs = [
-        _Pair(number, as_it_is, cleaned)
-        for number, as_it_is, cleaned in zip(numbers, as_they_are, without_copies, strict=True)
-    ]
-    # A text has no tokens if the tokenizer drops all of its characters.
-    return [pair for pair in pairs if pair.as_it_is.content.words and pair.cleaned.content.words]
+    as_they_are = fit_texts(encoder, list(texts.values()), 0, insertion, source)
+    without_copies = fit_texts(encoder, cleaned_texts, 0, insertion, source)
+    pairs = []
+    for number, as_it_is, cleaned in zip(texts, as_they_are, without_copies, strict=True):
+        # A text has no tokens if the tokenizer drops all of its characters.
+        is_left = bool(cleaned.text.strip() and cleaned.content.words)
+        if as_it_is.content.words:
+            pairs.append(_Pair(number, as_it_is, cleaned if is_left else None))
+    return pairs
 
 
 def _compare_ranks(
-    queries: Queries, as_it_is: NDArray[np.int64], without: NDArray[np.int64]
+    queries: Queries, as_it_is: NDArray[np.int64], without: NDArray[np.int64] | None
 ) -> dict[str, Any]:
     """Return the columns of documents.parquet that compare a document's ranks, with its copies and without.
 
-    Both have a rank for each query that is searched.
+    Both have a rank for each query that is searched. Without them, a document of nothing but copies is no
+    result of any query, so it has no ranks (None).
     """
     hits = int((as_it_is <= TOP).sum())
+    if without is None:
+        entered = [
+            {"query": query, "rank": rank, "rank_without": None}
+            for query, rank in zip(queries.texts[: queries.asked], as_it_is.tolist(), strict=True)
+            if rank <= TOP
+        ]
+        entered.sort(key=lambda change: change["rank"])
+        return {
+            "entered": entered,
+            "left": [],
+            "hits": hits,
+            "hits_without": 0,
+            "mean_rank": float(as_it_is.mean()),
+            "change": hits,
+        }
     hits_without = int((without <= TOP).sum())
     # The queries whose top 10 the document has entered or left because of its copies.
     changes = [

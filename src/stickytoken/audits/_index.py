@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -15,11 +17,11 @@ from numpy.typing import NDArray
 
 from stickytoken.audits.results import RELEVANCE_JUDGEMENTS, IndexRecord
 from stickytoken.audits.vectors import COMPARED, StoredVectors, Vectors
-from stickytoken.cleaning import Cleaner
+from stickytoken.cleaning import Cleaner, key_function
 from stickytoken.data.documents import Document, DocumentSource, NamedColumns, open_documents
 from stickytoken.data.metrics import fingerprint
-from stickytoken.data.rows import Meter, Skipped
-from stickytoken.data.tasks import QUERIES, holds_judgements, read_retrieval
+from stickytoken.data.rows import Meter, Skipped, list_columns
+from stickytoken.data.tasks import CORPUS, QUERIES, holds_judgements, read_retrieval
 from stickytoken.encoders.fitting import FittedText, fit_texts
 from stickytoken.encoders.protocol import WordEncoder, similarity_of
 from stickytoken.encoders.roles import Role, in_role
@@ -68,6 +70,7 @@ class Queries:
             index of the query. They are no results of it.
         source: where the queries come from, in words.
         answers_source: how it is known which documents answer which queries, in words.
+        normalizer: the normaliser of the model's tokenizer; see `key_function`.
     """
 
     texts: Sequence[str]
@@ -76,6 +79,17 @@ class Queries:
     source: str
     answers_source: str
     own_documents: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    normalizer: str | None = None
+
+    @cached_property
+    def _key_of(self) -> Callable[[str], str]:
+        key_of = key_function(self.normalizer)
+        # A model that keeps case has tokens in both, and a document with either may answer the query.
+        return lambda text: key_of(text).casefold()
+
+    @cached_property
+    def _keys(self) -> list[str]:
+        return [self._key_of(query) for query in self.texts]
 
     def with_duplicates(self, duplicates: Mapping[int, Sequence[int]]) -> Queries:
         """Return these queries, with the duplicates of all documents that answer one or are one."""
@@ -91,17 +105,17 @@ class Queries:
     def mark_those_without(self, token: Token) -> NDArray[np.bool_]:
         """Return for each query whether it is without the token, so that no copies of it answer the query.
 
-        A word counts only as a whole word, and anything else wherever it stands. A blank token is in no
-        query.
+        Both are compared as the model's normaliser writes them. A word counts only as a whole word, and
+        anything else wherever it stands. A blank token is in no query.
         """
-        text = token.text.strip().casefold()
+        text = self._key_of(token.text)
         if not text:
             return np.ones(len(self.texts), dtype=np.bool_)
         # A token that begins or ends with a letter must not be a part of a longer word there.
         before = rf"(?<!{_WORD_CHARACTER})" if re.match(_WORD_CHARACTER, text[0]) else ""
         after = rf"(?!{_WORD_CHARACTER})" if re.match(_WORD_CHARACTER, text[-1]) else ""
         pattern = re.compile(before + re.escape(text) + after)
-        return np.array([pattern.search(query.casefold()) is None for query in self.texts])
+        return np.array([pattern.search(key) is None for key in self._keys])
 
 
 @dataclass(frozen=True)
@@ -123,6 +137,7 @@ class Index:
         distinct: positions of documents with different texts: of several duplicates, the first.
         stored: the vector of the document at each position, if an index has them already; else None.
         stored_is_exact: whether the stored vectors are the model's but for rounding, and not compressed.
+        notes: what was left out of queries and judgements, in words.
     """
 
     record: IndexRecord
@@ -135,6 +150,7 @@ class Index:
     distinct: frozenset[int]
     stored: Vectors | None = None
     stored_is_exact: bool = True
+    notes: Sequence[str] = ()
 
     def document_at(self, position: int) -> Document:
         """Return the document at a position in the index."""
@@ -179,10 +195,13 @@ def read_index(
     skipped = [record for record in records if isinstance(record, Skipped)]
     readable = [record for record in records if isinstance(record, Document)]
     documents = tuple(document for document in readable if document.text.strip())
+    if vectors is not None:
+        vectors.require_distinct_documents(documents)
     if queries is None and isinstance(source, (str, Path)):
         queries_of_beir = file_path("documents", source) / QUERIES
         queries = queries_of_beir if queries_of_beir.is_file() else None
-    judged_queries = _read_judged_queries(queries, documents, settings)
+    key_of = key_function(cleaner.rules.normalizer)
+    judged_queries, notes = _read_judged_queries(queries, documents, collection.name, settings, key_of)
 
     # Which documents are in the index, and where does the model truncate them?
     sampled = _sample_documents(documents, judged_queries, settings)
@@ -199,7 +218,7 @@ def read_index(
     else:
         # Queries have other columns, but the delimiter is that of the user's files.
         query_columns = Columns(delimiter=columns_of(column).delimiter)
-        chosen_queries = _choose_queries(
+        chosen_queries, query_notes = _choose_queries(
             queries,
             query_columns,
             indexed,
@@ -208,7 +227,8 @@ def read_index(
             settings,
             cleaner,
         )
-    chosen_queries = chosen_queries.with_duplicates(duplicates)
+        notes += query_notes
+    chosen_queries = replace(chosen_queries.with_duplicates(duplicates), normalizer=cleaner.rules.normalizer)
     truncated_queries = fit_texts(
         in_role(encoder, Role.QUERY),
         chosen_queries.texts,
@@ -246,6 +266,7 @@ def read_index(
         duplicates=duplicates,
         distinct=distinct,
         stored=stored_vectors,
+        notes=notes,
     )
 
 
@@ -314,7 +335,7 @@ def _sample_documents(
 
 
 # Increase this version when the same files no longer give the same index.
-AUDIT_INDEX_VERSION = 6
+AUDIT_INDEX_VERSION = 7
 
 
 def _hash_content(documents: Sequence[Document], queries: Queries, stored: Vectors | None) -> str:
@@ -338,7 +359,7 @@ class _JudgedQuery(NamedTuple):
 
     text: str
     answering_ids: frozenset[str]  # ids of the relevant documents
-    own_id: str | None  # id of the document that the query is itself, as in ArguAna
+    own_ids: frozenset[str]  # ids of the document that the query is itself, as in ArguAna
 
 
 def _collect_answering_ids(judged_queries: Sequence[_JudgedQuery]) -> frozenset[str]:
@@ -346,29 +367,87 @@ def _collect_answering_ids(judged_queries: Sequence[_JudgedQuery]) -> frozenset[
 
 
 def _read_judged_queries(
-    source: DocumentSource | None, documents: Sequence[Document], settings: AuditSettings
-) -> list[_JudgedQuery]:
-    """Return the queries of a BEIR folder, or a random sample of them.
+    source: DocumentSource | None,
+    documents: Sequence[Document],
+    name: str,
+    settings: AuditSettings,
+    key_of: Callable[[str], str],
+) -> tuple[list[_JudgedQuery], list[str]]:
+    """Return the queries of a BEIR folder, or a random sample of them, and notes on what was left out.
 
-    The list is empty unless ``source`` is the file of queries in such a folder, beside judgements of some of
-    these documents.
+    There are no queries unless ``source`` is the file of queries in such a folder, beside judgements of some
+    of these documents. ``name`` is the name of the collection. Queries whose texts have the same key are one
+    query, and all that answers one of them answers it.
     """
     if not isinstance(source, (str, Path)):
-        return []
+        return [], []
     path = file_path("queries", source)
     if path.name != QUERIES or not holds_judgements(path.parent):
-        return []
+        return [], []
     retrieval = read_retrieval(path.parent)
-    judged_queries = []
+    query_of_key: dict[str, _JudgedQuery] = {}
     for query_id, text in retrieval.queries.items():
         scores = retrieval.relevant[query_id]  # relevance of each judged document; 0 if it is not relevant
         answering_ids = frozenset(document_id for document_id, score in scores.items() if score > 0)
-        own_id = query_id if query_id in retrieval.unranked else None
-        judged_queries.append(_JudgedQuery(text, answering_ids, own_id))
-    sampled = _sample_queries(judged_queries, settings)
-    if _collect_answering_ids(sampled).isdisjoint(document.id for document in documents):
-        return []  # the judgements are of other documents
-    return sampled
+        own_ids = frozenset([query_id]).intersection(retrieval.unranked)
+        key = _query_key(text, key_of)
+        earlier = query_of_key.get(key, _JudgedQuery(text, answering_ids, own_ids))
+        query_of_key[key] = _JudgedQuery(
+            earlier.text, earlier.answering_ids | answering_ids, earlier.own_ids | own_ids
+        )
+    sampled = _sample_queries(list(query_of_key.values()), settings)
+    all_answering_ids = _collect_answering_ids(sampled)
+    answering = [document for document in documents if document.id in all_answering_ids]
+    if documents and not answering:
+        return [], [
+            f"the judgements beside {path.name} are not used, because no relevant document (such as "
+            f"{min(all_answering_ids)!r}) has the id of one of these (such as {documents[0].id!r}): all "
+            "results of these queries count as wrong"
+        ]
+    _require_judged_texts(answering, retrieval.documents, name, path.parent / CORPUS)
+    notes = [note.removeprefix(f"{path.parent.name}: ") for note in retrieval.notes]
+    return sampled, [*notes, *_note_repeated(len(retrieval.queries), len(query_of_key))]
+
+
+# Share of the words of the shorter text that two texts of the same document have in common at least. One may
+# be a chunk, have no title or have been cleaned.
+_COMMON_WORDS = 0.5
+
+
+def _require_judged_texts(
+    documents: Sequence[Document], judged_texts: Mapping[str, str], name: str, corpus: Path
+) -> None:
+    """Raise an InputError if most documents are not those that were judged, but merely share their ids.
+
+    Numbers are ids in many collections, and texts in a list are counted from 0.
+    """
+    other_ids = []
+    compared_count = 0
+    for document in documents:
+        if document.id not in judged_texts:  # the collection itself may lack what was judged
+            continue
+        compared_count += 1
+        words = Counter(re.findall(r"\w+", document.text.casefold()))
+        judged_words = Counter(re.findall(r"\w+", judged_texts[document.id].casefold()))
+        shorter_length = min(words.total(), judged_words.total())
+        if (words & judged_words).total() < _COMMON_WORDS * shorter_length:
+            other_ids.append(document.id)
+    if 2 * len(other_ids) > compared_count:
+        raise InputError(
+            f"{name}: {len(other_ids)} of {compared_count} documents that were judged, such as "
+            f"{other_ids[0]!r}, have another text in {corpus}. Pass documents with the ids of this file, or "
+            "a copy of the queries in a folder without judgements"
+        )
+
+
+def _query_key(text: str, key_of: Callable[[str], str]) -> str:
+    return " ".join(key_of(text).split())
+
+
+def _note_repeated(read: int, kept: int) -> list[str]:
+    if read == kept:
+        return []
+    return [f"{read - kept:,} of {read:,} queries repeat another one and are left out"]
 
 
 def _sample_queries(queries: Sequence[AnyQuery], settings: AuditSettings) -> list[AnyQuery]:
@@ -380,22 +459,24 @@ def _locate_answers(
     judged_queries: Sequence[_JudgedQuery], indexed: Sequence[Document], source: str
 ) -> Queries:
     """Return the judged queries, with their relevant documents as positions in the index."""
-    position_of = {document.id: position for position, document in enumerate(indexed)}
-    answers = []
-    for query in judged_queries:
-        # The index may be a sample that lacks some of the answering documents.
-        indexed_ids = query.answering_ids & position_of.keys()
-        answers.append(frozenset(position_of[document_id] for document_id in indexed_ids))
+    positions_of: dict[str, list[int]] = defaultdict(list)  # several if chunks have the id of their document
+    for position, document in enumerate(indexed):
+        positions_of[document.id].append(position)
+
+    def locate(ids: frozenset[str]) -> frozenset[int]:
+        # The index may be a sample that lacks some of the documents.
+        return frozenset(position for document_id in ids for position in positions_of.get(document_id, ()))
+
     return Queries(
         texts=[query.text for query in judged_queries],
         asked=len(judged_queries),
-        answers=answers,
+        answers=[locate(query.answering_ids) for query in judged_queries],
         source=source,
         answers_source=RELEVANCE_JUDGEMENTS,
         own_documents={
-            number: frozenset([position_of[query.own_id]])
+            number: own_positions
             for number, query in enumerate(judged_queries)
-            if query.own_id in position_of
+            if (own_positions := locate(query.own_ids))
         },
     )
 
@@ -408,13 +489,13 @@ def _choose_queries(
     name: str,
     settings: AuditSettings,
     cleaner: Cleaner,
-) -> Queries:
+) -> tuple[Queries, list[str]]:
     """Read queries without relevance judgements, and take the first sentences of some indexed documents.
 
     If ``source`` is None, the first sentences are the queries. Otherwise they only show whether a document is
     found by its own first sentence. If there are more queries or first sentences than the settings allow, a
     random sample is taken. ``name`` is the name of the collection, and ``distinct`` are the positions of
-    documents with different texts.
+    documents with different texts. Notes say what was left out.
     """
     sentence_of = _draw_first_sentences(indexed, distinct, settings)
     if source is None:
@@ -433,28 +514,54 @@ def _choose_queries(
     if source is None:
         if not sentence_of:
             raise InputError(
-                f"{name} has no document with a first sentence of {_LEAST_QUERY_WORDS} words or more: pass "
-                "queries"
+                f"{name} has no document with a first sentence of {_LEAST_QUERY_WORDS} words or more that "
+                "begins no other document: pass queries"
             )
-        return first_sentences
-    asked = _sample_queries(_read_query_documents(source, columns), settings)
+        return first_sentences, []
+    texts, columns_read, notes = _read_query_texts(source, columns, key_function(cleaner.rules.normalizer))
+    asked = _sample_queries(texts, settings)
     no_answers = [frozenset[int]()] * len(asked)  # it is not known which documents answer them
-    return Queries(
-        texts=[*(query.text for query in asked), *first_sentences.texts],
+    source_name = "the given list" if not isinstance(source, (str, Path)) else Path(source).name
+    chosen_queries = Queries(
+        texts=[*asked, *first_sentences.texts],
         asked=len(asked),
         answers=[*no_answers, *first_sentences.answers],
-        source="the given list" if not isinstance(source, (str, Path)) else Path(source).name,
+        source=", column ".join([source_name, *columns_read]),
         answers_source=sentences_source,
     )
+    return chosen_queries, notes
 
 
-def _read_query_documents(source: DocumentSource, columns: Columns) -> list[Document]:
-    collection = open_documents(source, NamedColumns(columns))
-    records = collection.read(Meter())
-    queries = [record for record in records if isinstance(record, Document) and record.text.strip()]
-    if not queries:
-        raise InputError(f"{collection.name} has no queries: pass a file with one query per line or row")
-    return queries
+def _read_query_texts(
+    source: DocumentSource, columns: Columns, key_of: Callable[[str], str]
+) -> tuple[list[str], list[str], list[str]]:
+    """Return queries, one of several whose texts have the same key; their columns; and notes on the rest."""
+    collection = open_documents(source, NamedColumns(columns, queries=True))
+    meter = Meter()
+    records = list(collection.read(meter))
+    skipped = [record for record in records if isinstance(record, Skipped)]
+    texts = [record.text for record in records if isinstance(record, Document) and record.text.strip()]
+    notes = []
+    if skipped:
+        notes.append(
+            f"{len(skipped):,} of {counted(len(records), 'query', 'queries')} could not be read, the first "
+            f"of them {skipped[0].place}: {skipped[0].reason}"
+        )
+    if not texts:
+        problem = f" ({notes[0]})" if notes else ""
+        raise InputError(
+            f"{collection.name} has no queries{problem}: pass a file with one query per line or row"
+        )
+    text_of_key: dict[str, str] = {}
+    for text in texts:
+        text_of_key.setdefault(_query_key(text, key_of), text)
+    notes += _note_repeated(len(texts), len(text_of_key))
+    if meter.unread:
+        notes.append(
+            f"of {collection.name}, the columns {list_columns(meter.unread)} have text, too: if a query is "
+            f"there, and not in {list_columns(meter.columns)}, call that column 'query'"
+        )
+    return list(text_of_key.values()), meter.columns, notes
 
 
 def _draw_first_sentences(
@@ -463,12 +570,15 @@ def _draw_first_sentences(
     """Return the first sentences of random documents, keyed by position, in the order of the index.
 
     Documents whose first sentence is too short for a query are passed over, and all but one of several
-    duplicates, because the same query twice says no more than once.
+    duplicates, because the same query twice says no more than once. So are those whose first sentence begins
+    others, too, such as a greeting: it asks for none of them.
     """
     # The number at the end of the seed tells this random draw from other draws of an audit.
     order = np.random.default_rng([settings.seed, len(indexed), 1]).permutation(len(indexed)).tolist()
     # From at most half of the documents, so that the other half answers no query.
     most_sentences = min(_DRAWN_QUERIES, settings.queries, len(distinct) // 2)
+    # Sorted, the texts that begin with the same sentence stand next to each other.
+    texts = sorted(" ".join(indexed[position].text.split()) for position in distinct)
     sentence_of: dict[int, str] = {}
     for position in order:
         if len(sentence_of) == most_sentences:
@@ -478,9 +588,17 @@ def _draw_first_sentences(
         sentence = _END_OF_SENTENCE.split(indexed[position].text.strip(), maxsplit=1)[0]
         sentence = " ".join(sentence.split())
         word_ends = [word.end() for word in _WORD.finditer(sentence)][:_MOST_QUERY_WORDS]
-        if len(word_ends) >= _LEAST_QUERY_WORDS:
-            sentence_of[position] = sentence[: word_ends[-1]]
+        if len(word_ends) < _LEAST_QUERY_WORDS:
+            continue
+        query = sentence[: word_ends[-1]]
+        if not _begins_several(query, texts):
+            sentence_of[position] = query
     return dict(sorted(sentence_of.items()))
+
+
+def _begins_several(sentence: str, sorted_texts: Sequence[str]) -> bool:
+    first = bisect_left(sorted_texts, sentence)
+    return sum(text.startswith(sentence) for text in sorted_texts[first : first + 2]) > 1
 
 
 # Largest relative difference between stored vectors and the model's that rounding may cause. Half precision

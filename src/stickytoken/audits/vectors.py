@@ -73,6 +73,18 @@ class StoredVectors:
                 "pass one for each document, in their order, or a table with a column of ids"
             )
 
+    def require_distinct_documents(self, documents: Sequence[Document]) -> None:
+        """Check that no two documents with different texts have the same id, if they are found by it."""
+        if self.row_of is None:
+            return
+        text_of: dict[str, str] = {}
+        for document in documents:
+            if text_of.setdefault(document.id, document.text) != document.text:
+                raise InputError(
+                    f"{self.name} has one vector for each id, and the id {document.id!r} is that of several "
+                    "documents with different texts: give each an id of its own, in both files"
+                )
+
     def of(self, documents: Sequence[Document]) -> Vectors:
         """Return the vectors of documents, shape (n, d).
 

@@ -73,10 +73,13 @@ def answer(audit: Audit) -> Answer:
         documents = counted(audit.result.searched, "document")
         moved = f"{moved_count:,} of {documents} {verb} in other top {TOP}s"
         return Answer("Yes", f"{moved} because of copies that were found there.", "serious")
+    certain = audit.documents.filter(~pl.col("suspected_only"))
+    unranked = _count_unranked(audit.documents) if certain["change"].null_count() else []
     if not audit.sticky.is_empty():
         worst_token = audit.sticky.row(0, named=True)
-        return Answer("Not now, but it can be", _describe_harm(audit, worst_token), "serious")
-    undecided = _name_undecided(audit)
+        word = "Not now, but it can be" if not unranked else "Perhaps now, and it can be"
+        return Answer(word, _describe_harm(audit, worst_token), "serious")
+    undecided = [*_name_undecided(audit), *unranked]
     if undecided:
         return Answer("Perhaps", undecided[0], "mild")
     if audit.result.ordinary_found == 0:
@@ -228,12 +231,13 @@ def document_conclusions(audit: Audit, *, names_documents: bool = True) -> list[
         ranked = certain.filter(pl.col("change").is_not_null())
         these = "None of them is"
         if ranked.is_empty():
-            changes = changes or ["None of them could be ranked without its copies."]
+            changes = changes or ["None of them could be ranked."]
         elif len(ranked) < len(certain):
             these = f"None of the {len(ranked):,} that were ranked is"
         sentences += changes or [f"{these} in the top {TOP} of other queries because of its copies."]
         sentences += _count_by_source(certain)
-        gains_places = not certain.filter(_entered_any()).is_empty()
+        has_other_text = pl.col("mean_rank_without").is_not_null()
+        gains_places = not certain.filter(_entered_any() & has_other_text).is_empty()
         if audit.sticky.is_empty() and gains_places:  # no sticky token explains it
             sentences.append(f"Copies of any word help a document that is close to a top {TOP} already.")
     unread = certain.filter(~pl.col("copies_read"))
@@ -261,7 +265,7 @@ def _count_unranked(documents: pl.DataFrame) -> list[str]:
     unranked_count = int(documents["change"].null_count())
     if not unranked_count:
         return []
-    reason = "without copies, nothing that the model reads would be left"
+    reason = "the model reads nothing there"
     if len(documents) > MOST_RANKED:
         reason = f"only the {MOST_RANKED} with the largest shares of copies were"
     were = counted(unranked_count, "document was", "documents were")
@@ -334,7 +338,9 @@ def _compare_queries(document: Mapping[str, Any]) -> str:
     examples = []
     for change in changes[:_NAMED_QUERIES]:
         query = quoted(beginning(change["query"], _QUERY_CHARACTERS))
-        examples.append(f"rank {change['rank']:,} instead of {change['rank_without']:,} for {query}")
+        rank_without = change["rank_without"]  # None of a document of nothing but copies
+        instead = "" if rank_without is None else f" instead of {rank_without:,}"
+        examples.append(f"rank {change['rank']:,}{instead} for {query}")
     if len(changes) > len(examples):
         examples.append(f"and {len(changes) - len(examples):,} more")
     counts = f"{counted(document['hits'], 'query', 'queries')} instead of {document['hits_without']}"

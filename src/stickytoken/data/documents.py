@@ -109,12 +109,19 @@ class NamedColumns:
         id_column: The column with the id.
         source_column: The column that says where each document comes from.
         sentence_pairs: Whether columns called sentence1 and sentence2 contain the texts, if there are both.
+        queries: Whether the texts are queries, whose column has other usual names than that of documents.
     """
 
     column: ColumnChoice = None
     id_column: str | None = None
     source_column: str | None = None
     sentence_pairs: bool = False
+    queries: bool = False
+
+    @property
+    def usual_names(self) -> tuple[str, ...]:
+        """Usual names of the column with the text, the most common first."""
+        return _QUERY_NAMES if self.queries else _TEXT_NAMES
 
     @property
     def text_columns(self) -> Columns:
@@ -357,6 +364,8 @@ def _make_printable(path: Path) -> str:
 
 # Usual names of the text and id columns, the most common first.
 _TEXT_NAMES = ("text", "document", "content", "passage", "body", "sentence")
+# Those of queries. A passage or document beside them is what a user found, or was to find.
+_QUERY_NAMES = ("query", "question", "text", "content", "sentence")
 # Columns with the source of a document, if the user names none.
 _SOURCE_NAMES = ("source", "topic")
 ID_NAMES = ("_id", "id", "doc_id", "docid", "document_id")
@@ -663,14 +672,14 @@ class Reader:
             usual_sources = [name for name in _SOURCE_NAMES if name in present]
             free_sources = [name for name in usual_sources if name not in self.text_choice.names]
             self.source_column = next(iter(free_sources), None)
-        is_beir = "_id" in present and textual.issuperset(("title", "text"))
+        is_beir = "_id" in present and textual.issuperset(("title", "text")) and not self.columns.queries
         if self.text_choice.names:
             self.text_columns = self.text_choice.names
         elif self.columns.sentence_pairs and textual.issuperset(PAIR_NAMES):
             self.text_columns = PAIR_NAMES
         elif is_beir:
             self.text_columns = ("title", "text")
-        elif objects or textual.intersection(_TEXT_NAMES):
+        elif objects or textual.intersection(self.columns.usual_names):
             self.text_columns = (self._find_text_column(objects, present, textual),)
         # Otherwise there are no rows. A header without a usual name is no error then: `text_columns` stays
         # empty.
@@ -703,7 +712,7 @@ class Reader:
         ``present`` has the names of all columns, ``textual`` those of the columns with strings, which may be
         blank or numbers.
         """
-        for name in _TEXT_NAMES:
+        for name in self.columns.usual_names:
             if name in textual:
                 return name
         with_text = list(dict.fromkeys(name for values in objects for name in fields_with_text(values)))
@@ -716,9 +725,12 @@ class Reader:
             raise InputError(
                 f"no column of {self.name} contains text (columns: {', '.join(present) or 'none'})"
             )
+        advice = "Pass the name of the column as column (in a command, --column)"
+        if self.columns.queries:  # whoever passes queries can name the columns of documents only
+            advice = f"Rename the column with the queries to {_QUERY_NAMES[0]!r}"
         raise InputError(
-            f"which column of {self.name} contains the text? Pass the name of the column as column (in a "
-            f"command, --column). Columns: {', '.join(present)}; with text: {', '.join(with_text)}"
+            f"which column of {self.name} contains the text? {advice}. Columns: {', '.join(present)}; with "
+            f"text: {', '.join(with_text)}"
         )
 
 

@@ -391,7 +391,7 @@ def _list_qrels_problems(
     if missing_documents:
         notes.append(
             f"{len(missing_documents)} of {judgement_count} judgements are of documents that are not in "
-            f"{CORPUS}, such as {missing_documents[0]!r}: they count as not found, as in BEIR and MTEB"
+            f"{CORPUS}, such as {missing_documents[0]!r}: no query can find them"
         )
     if missing_queries:
         notes.append(
