@@ -192,6 +192,16 @@ def tried_on_gemma(layer, **prepending):
     return score
 
 
+SIZES = result("typed_sizes")["collections"]["program documentation"]["rows"]
+LARGEST = SIZES[-1]["documents"]
+
+
+def of_size(documents):
+    """A number of documents, and in how many times as many searches a document with copies is among them."""
+    ratio_of = {row["label"]: row["ratio"] for row in SIZES if row["documents"] == documents}
+    return [documents, *(ratio_of[label] for label in ("[CLS]", "ذ", "an ordinary word"))]
+
+
 KEYWORDS = "the 8 most frequent words of the queries"
 
 
@@ -352,6 +362,7 @@ CLAIMS = {
             [HIDING, *hiding_most(), 0.95],
         ),
         ("| one of the 17 |", [HIDING]),
+        ("Measured among at most 5,522 documents", [LARGEST]),
         ("their document in the top 10", [TOP]),
         ("| Cranfield | 27% | 20% | 0% |", recall("cranfield")[::-1]),
         ("| program documentation | 96% | 92% | 79% |", recall("documentation")[::-1]),
@@ -435,6 +446,10 @@ CLAIMS = {
                 ),
             )
         ),
+        ("up to 5,522 documents, the most", [LARGEST]),
+        ("| 350 | 2.30 | 0.38 | 0.95 |", of_size(350)),
+        ("| 1,400 | 2.95 | 0.29 | 0.87 |", of_size(1400)),
+        ("| 5,522 | 3.39 | 0.17 | 0.77 |", of_size(LARGEST)),
         (
             "from 1.66 top 10s to 1.45 (0.87 times; 90% interval 0.71 to 1.06)",
             [*counted("without copies"), TOP, *counted(KEYWORDS), *ratio_of_keywords()],
