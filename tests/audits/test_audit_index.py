@@ -258,7 +258,7 @@ def test_a_query_and_a_token_are_compared_as_the_model_reads_them(
     tampered_run, texts, token, query, is_contained
 ):
     queries = read_as_audited(tampered_run, texts, [query]).queries
-    assert queries.mark_those_without(Token(1, token))[0] == (not is_contained)
+    assert queries.find_lacking(Token(1, token))[0] == (not is_contained)
 
 
 def test_missing_queries_are_noticed_before_the_model_is_loaded(texts, tmp_path):

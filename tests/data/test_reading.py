@@ -153,18 +153,6 @@ def test_a_beir_folder_has_its_corpus_with_titles(tmp_path):
     assert [record.text.strip() for record in records] == ["Title and text", "alone"]
 
 
-@pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl"])
-def test_a_compressed_file_of_beir_is_no_file_of_documents(tmp_path, name):
-    for file_name in ("corpus.jsonl", "queries.jsonl"):
-        content = b'{"_id": "1", "title": "", "text": "a text"}\n'
-        if file_name == name:
-            (tmp_path / f"{file_name}.gz").write_bytes(gzip.compress(content))
-        else:
-            (tmp_path / file_name).write_bytes(content)
-    with pytest.raises(InputError, match=naming(f"{name}.gz")):
-        read(tmp_path)
-
-
 def test_columns_are_named_or_found(write):
     path = write("a.csv", "key,body,place\n7,hello,web\n")
     (record,) = read(path, id_column="key", source_column="place")

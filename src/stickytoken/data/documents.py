@@ -251,12 +251,6 @@ def _list_files(folder: Path) -> tuple[list[Path], list[Skipped]]:
     # In the BEIR layout, the files besides corpus.jsonl hold queries and judgements, which are no documents.
     if corpus.is_file() and (folder / "queries.jsonl").is_file():
         return [corpus], []
-    compressed = [name for name in ("corpus.jsonl.gz", "queries.jsonl.gz") if (folder / name).is_file()]
-    if compressed:  # without this check, queries would be read as documents
-        raise InputError(
-            f"{folder} has {' and '.join(compressed)}: decompress them, because a folder in the layout of "
-            "BEIR has corpus.jsonl and queries.jsonl"
-        )
     paths: list[Path] = []
     skipped: list[Skipped] = []
 
