@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -13,6 +14,7 @@ from sentence_transformers import SentenceTransformer
 import profiled
 import scanned
 import stored_vectors
+import task_files
 import tiny
 from audited import SMALL, plain_ranks, stuffed_numbers
 from naming import naming, says
@@ -258,7 +260,7 @@ def test_a_query_and_a_token_are_compared_as_the_model_reads_them(
     tampered_run, texts, token, query, is_contained
 ):
     queries = read_as_audited(tampered_run, texts, [query]).queries
-    assert queries.find_lacking(Token(1, token))[0] == (not is_contained)
+    assert queries.mark_those_without(Token(1, token))[0] == (not is_contained)
 
 
 def test_missing_queries_are_noticed_before_the_model_is_loaded(texts, tmp_path):
@@ -325,6 +327,16 @@ def test_duplicates_answer_the_same_first_sentence_and_one_of_them_gets_copies(t
         ranks = plain_ranks(encoder, [text, *others], index.queries.texts, 0, text)
         is_wrong += ((np.array(ranks) <= audited.result.depth) & is_asked).sum()
     assert audited.result.results_without == pytest.approx(is_wrong / 60)
+
+
+def test_a_judged_folder_may_be_compressed(tampered_run, judged_folder, tmp_path):
+    folder = Path(shutil.copytree(judged_folder, tmp_path / "judged"))
+    for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"):
+        task_files.compress(folder / name)
+    index = read_as_audited(tampered_run, folder)
+    plain = read_as_audited(tampered_run, judged_folder)
+    assert (index.record.documents, index.queries.texts) == (plain.record.documents, plain.queries.texts)
+    assert index.queries.answers == plain.queries.answers
 
 
 def test_duplicates_of_a_judged_answer_are_answers(tampered_run, judged_folder, texts, tmp_path):

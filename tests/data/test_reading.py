@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 from hypothesis import given, strategies as st
 
+import task_files
 from naming import naming, says
 from stickytoken.data import PAPER_DATASETS, load_sentences
 from stickytoken.data.documents import Document, NamedColumns, open_documents
@@ -144,10 +145,13 @@ def test_damaged_compressed_files_are_named(write, tmp_path):
     assert len(skipped) == 3
 
 
-def test_a_beir_folder_has_its_corpus_with_titles(tmp_path):
+@pytest.mark.parametrize("compressed", [(), ("corpus",), ("queries",), ("corpus", "queries")])
+def test_a_beir_folder_has_its_corpus_with_titles(tmp_path, compressed):
     rows = [{"_id": "d1", "title": "Title", "text": "and text"}, {"_id": "d2", "title": "", "text": "alone"}]
     (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "query"}\n')
+    for name in compressed:
+        task_files.compress(tmp_path / f"{name}.jsonl")
     records = read(tmp_path)
     assert [record.id for record in records] == ["d1", "d2"]
     assert [record.text.strip() for record in records] == ["Title and text", "alone"]

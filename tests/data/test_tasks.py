@@ -270,6 +270,14 @@ def test_a_beir_folder_that_is_wrong_is_refused(tmp_path, file, change, values):
         load_task(folder)
 
 
+def test_a_beir_folder_may_be_compressed(tmp_path):
+    folder = files.beir(tmp_path / "beir")
+    expected = load_task(folder)
+    for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"):
+        files.compress(folder / name)
+    assert load_task(folder) == expected
+
+
 @pytest.mark.parametrize("content", ["", "\ufeff", "\u2003\n"], ids=["nothing", "byte order mark", "spaces"])
 def test_empty_judgements_are_refused(tmp_path, content):
     folder = files.beir(tmp_path / "beir")

@@ -1,5 +1,6 @@
 """Small task files, and an encoder that records what it encodes."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -45,6 +46,14 @@ def classification(folder: Path) -> Path:
         for index, (text, topic) in enumerate(topical_texts(75))
     ]
     return lines(folder / "topics.jsonl", rows)
+
+
+def compress(path: Path) -> Path:
+    """Replace a file by a gzipped one."""
+    compressed = path.with_name(f"{path.name}.gz")
+    compressed.write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()
+    return compressed
 
 
 def beir(folder: Path, documents: int = 60, queries: int = 20) -> Path:

@@ -20,7 +20,7 @@ from stickytoken.audits.vectors import COMPARED, StoredVectors, Vectors
 from stickytoken.cleaning import Cleaner, key_function
 from stickytoken.data.documents import Document, DocumentSource, NamedColumns, open_documents
 from stickytoken.data.metrics import fingerprint
-from stickytoken.data.rows import Meter, Skipped, list_columns
+from stickytoken.data.rows import GZIP, Meter, Skipped, list_columns, plain_or_gzipped
 from stickytoken.data.tasks import CORPUS, QUERIES, holds_judgements, read_retrieval
 from stickytoken.encoders.fitting import FittedText, fit_texts
 from stickytoken.encoders.protocol import WordEncoder, similarity_of
@@ -198,7 +198,7 @@ def read_index(
     if vectors is not None:
         vectors.require_distinct_documents(documents)
     if queries is None and isinstance(source, (str, Path)):
-        queries_of_beir = file_path("documents", source) / QUERIES
+        queries_of_beir = plain_or_gzipped(file_path("documents", source) / QUERIES)
         queries = queries_of_beir if queries_of_beir.is_file() else None
     key_of = key_function(cleaner.rules.normalizer)
     judged_queries, notes = _read_judged_queries(queries, documents, collection.name, settings, key_of)
@@ -382,7 +382,7 @@ def _read_judged_queries(
     if not isinstance(source, (str, Path)):
         return [], []
     path = file_path("queries", source)
-    if path.name != QUERIES or not holds_judgements(path.parent):
+    if path.name.removesuffix(GZIP) != QUERIES or not holds_judgements(path.parent):
         return [], []
     retrieval = read_retrieval(path.parent)
     query_of_key: dict[str, _JudgedQuery] = {}

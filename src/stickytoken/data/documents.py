@@ -33,6 +33,7 @@ from stickytoken.data.rows import (
     format_of,
     json_rows,
     open_rows_file,
+    plain_or_gzipped,
     read_separated_rows,
     text_rows,
     unicode_text,
@@ -247,9 +248,9 @@ def _list_files(folder: Path) -> tuple[list[Path], list[Skipped]]:
         The files that may have documents, sorted by their paths; and what can't be read, such as a folder
         without permission or a link to another folder.
     """
-    corpus = folder / "corpus.jsonl"
+    corpus = plain_or_gzipped(folder / "corpus.jsonl")
     # In the BEIR layout, the files besides corpus.jsonl hold queries and judgements, which are no documents.
-    if corpus.is_file() and (folder / "queries.jsonl").is_file():
+    if corpus.is_file() and plain_or_gzipped(folder / "queries.jsonl").is_file():
         return [corpus], []
     paths: list[Path] = []
     skipped: list[Skipped] = []

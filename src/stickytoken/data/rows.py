@@ -146,6 +146,12 @@ def format_of(path: Path) -> tuple[str, bool]:
     return Path(path.stem).suffix.lower(), True
 
 
+def plain_or_gzipped(path: Path) -> Path:
+    """Return a file, or the gzipped one beside it, such as ``corpus.jsonl.gz``, if only that exists."""
+    gzipped = path.with_name(f"{path.name}{GZIP}")
+    return gzipped if gzipped.is_file() and not path.is_file() else path
+
+
 @contextmanager
 def open_rows_file(path: Path) -> Iterator[tuple[Iterable[bytes], BinaryIO]]:
     """Open a file, and yield its lines and the file object.

@@ -7,6 +7,7 @@ The rows are those of `data.rows`. A table with a row that cannot be read is rej
 from __future__ import annotations
 
 import codecs
+import gzip
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from stickytoken.data.rows import (
+    DAMAGED_GZIP,
     PARQUET,
     SEPARATORS,
     Meter,
@@ -197,10 +199,20 @@ def _require_file(path: Path) -> None:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Return the lines of a UTF-8 text file, without ``\\n``; a token may end with ``\\r``, so that stays."""
+    """Return the lines of a UTF-8 text file, without ``\\n``; a token may end with ``\\r``, so that stays.
+
+    The file may be compressed.
+    """
     _require_file(path)
+    _, is_compressed = format_of(path)
     with reading(path):
-        text = path.read_bytes().removeprefix(codecs.BOM_UTF8).decode("utf-8")
+        content = path.read_bytes()
+        if is_compressed:
+            try:
+                content = gzip.decompress(content)
+            except DAMAGED_GZIP as error:
+                raise InputError(f"{path} is damaged, or not compressed with gzip: {error}") from error
+        text = content.removeprefix(codecs.BOM_UTF8).decode("utf-8")
     if not text.strip():
         raise InputError(f"{path} is empty")
     if "\0" in text:  # text has no such character

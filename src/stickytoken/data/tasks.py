@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from stickytoken.data import metrics, text_kinds
 from stickytoken.data.metrics import ClassificationTask, Task
-from stickytoken.data.rows import TABLE_SUFFIXES, format_of
+from stickytoken.data.rows import GZIP, TABLE_SUFFIXES, format_of, plain_or_gzipped
 from stickytoken.data.tables import Table, read_lines, read_table
 from stickytoken.errors import InputError, require_package
 from stickytoken.validation import file_path, suggestion
@@ -45,7 +45,7 @@ def load_task(path: Path, split: str = "test") -> tuple[Task, list[str]]:
     Raises:
         InputError: The layout is unknown, or the content cannot be used.
     """
-    if (path / CORPUS).is_file() and (path / QUERIES).is_file():
+    if _holds_queries(path):
         return _make_retrieval(path)
     if path.is_dir():
         return _make_classification_of_folder(path), []
@@ -224,9 +224,13 @@ class RetrievalFiles(NamedTuple):
     notes: list[str]
 
 
+def _holds_queries(folder: Path) -> bool:
+    return all(plain_or_gzipped(folder / name).is_file() for name in (CORPUS, QUERIES))
+
+
 def holds_judgements(folder: Path) -> bool:
     """Return whether a folder has documents, queries and relevance judgements in the BEIR layout."""
-    return (folder / CORPUS).is_file() and (folder / QUERIES).is_file() and (folder / _QRELS).is_dir()
+    return _holds_queries(folder) and (folder / _QRELS).is_dir()
 
 
 def read_retrieval(folder: Path) -> RetrievalFiles:
@@ -235,11 +239,11 @@ def read_retrieval(folder: Path) -> RetrievalFiles:
     Raises:
         InputError: a file is missing or cannot be used, or no query has a relevant document.
     """
-    documents = read_texts(folder / CORPUS, titles=True)
-    queries = read_queries(folder / QUERIES)
+    documents = read_texts(plain_or_gzipped(folder / CORPUS), titles=True)
+    queries = read_queries(plain_or_gzipped(folder / QUERIES))
     qrels = folder / _QRELS
-    files = sorted(qrels.glob("*.tsv")) if qrels.is_dir() else []
-    test_files = [path for path in files if path.stem == "test"]
+    files = sorted([*qrels.glob("*.tsv"), *qrels.glob(f"*.tsv{GZIP}")])
+    test_files = [path for path in files if path.name.removesuffix(GZIP) == "test.tsv"]
     if not test_files:
         test_files = files  # a collection with a single split may give it another name
     if len(test_files) != 1:
