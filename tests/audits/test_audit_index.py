@@ -93,7 +93,8 @@ def test_without_queries_first_sentences_are_taken(tampered_run, texts, tmp_path
 )
 def test_first_sentences_end_as_their_script_ends_them(text, query):
     """In scripts without spaces, characters are counted instead of words."""
-    documents = [Document(number, str(number), text, None) for number in range(2)]
+    # The second text is too short for a query. Sentences are drawn from half of the documents.
+    documents = [Document(number, str(number), each, None) for number, each in enumerate([text, "Short."])]
     drawn = _index._draw_first_sentences(documents, range(2), AuditSettings())
     assert list(drawn.values()) == ([] if query is None else [query])
 
