@@ -161,7 +161,8 @@ def test_a_prompt_that_is_pooled_is_divided(bert_folder):
     encoder = load_encoder(SentenceTransformer(str(bert_folder), device="cpu"), prompt="the old ")
     explanation = why(encoder, "bird sings", SECOND)
     assert explanation.first.tokens == ("the", "old", "bird", "sings")
-    assert "prompt" not in " ".join(summary(explanation))
+    assert not explanation.first.kept_prompt
+    assert says(" ".join(summary(explanation)), "the old ")
 
 
 def test_a_token_without_an_embedding_is_refused_as_it_is_when_encoding(bert_folder):
