@@ -414,7 +414,7 @@ def test_queries_are_read_from_their_usual_column(
     index = read_as_audited(tampered_run, texts, path)
     assert list(index.queries.texts[: index.queries.asked]) == queries
     assert says(index.record.queries_from, path.name, column)
-    assert [says(note, other_column, "'query'") for note in index.notes] == [True] * is_noted
+    assert [says(note, column, other_column) for note in index.notes] == [True] * is_noted
 
 
 def test_an_unknown_column_of_queries_is_to_be_renamed(tampered_run, texts, queries):

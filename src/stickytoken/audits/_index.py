@@ -557,10 +557,13 @@ def _read_query_texts(
         text_of_key.setdefault(_query_key(text, key_of), text)
     notes += _note_repeated(len(texts), len(text_of_key))
     if meter.unread:
-        notes.append(
-            f"of {collection.name}, the columns {list_columns(meter.unread)} have text, too: if a query is "
-            f"there, and not in {list_columns(meter.columns)}, call that column 'query'"
+        note = (
+            f"the queries are in the column {list_columns(meter.columns)}; not read, although they contain "
         )
+        note += f"text: {list_columns(meter.unread)}"
+        if meter.columns != ["query"]:
+            note += " (if the queries are there, rename that column to 'query')"
+        notes.append(note)
     return list(text_of_key.values()), meter.columns, notes
 
 
